@@ -1,0 +1,65 @@
+"""Federated learning at a fraction of a bit per parameter: masks over frozen random networks.
+
+>>> import fedpm
+>>> result = fedpm.run(fedpm.load_config("quickstart", ["rounds=1", "local.epochs=1", "workers=1"]))
+>>> result.model.training
+False
+"""
+
+from importlib import import_module
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedpm.artifact import Model, load
+    from fedpm.config import Config
+    from fedpm.config import load as load_config
+    from fedpm.data.datasets import Dataset, dataset
+    from fedpm.errors import ArtifactError, ConfigError, DataError, EngineError, FedPMError, WireError
+    from fedpm.masking import MaskedNetwork
+    from fedpm.rounds import Result, resume, run
+
+__version__ = version("fedpm")
+
+_WHERE = {
+    "Config": "config:Config",
+    "Dataset": "data.datasets:Dataset",
+    "MaskedNetwork": "masking:MaskedNetwork",
+    "Model": "artifact:Model",
+    "Result": "rounds:Result",
+    "dataset": "data.datasets:dataset",
+    "load": "artifact:load",
+    "load_config": "config:load",
+    "resume": "rounds:resume",
+    "run": "rounds:run",
+} | {
+    name: f"errors:{name}"
+    for name in ("ArtifactError", "ConfigError", "DataError", "EngineError", "FedPMError", "WireError")
+}
+
+__all__ = [
+    "ArtifactError",
+    "Config",
+    "ConfigError",
+    "DataError",
+    "Dataset",
+    "EngineError",
+    "FedPMError",
+    "MaskedNetwork",
+    "Model",
+    "Result",
+    "WireError",
+    "dataset",
+    "load",
+    "load_config",
+    "resume",
+    "run",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used, so that the command line starts without torch."""
+    if name not in _WHERE:
+        raise AttributeError(f"module 'fedpm' has no attribute {name!r}")
+    module, _, attribute = _WHERE[name].partition(":")
+    return getattr(import_module(f"fedpm.{module}"), attribute)

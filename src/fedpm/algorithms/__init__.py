@@ -1,0 +1,1 @@
+"""What clients and server compute: one file an algorithm, all behind one protocol."""

@@ -1,0 +1,37 @@
+"""The command line. Torch is imported only by commands that compute."""
+
+import sys
+
+import typer
+
+from fedpm.cli.run import keys_help, run
+from fedpm.errors import ConfigError, FedPMError
+
+app = typer.Typer(
+    name="fedpm",
+    help="Federated learning at a fraction of a bit per parameter.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+
+
+@app.callback()
+def _root() -> None:
+    """Keep ``run`` a sub-command while it is the only one."""
+
+
+app.command(epilog=keys_help())(run)
+
+
+def main() -> None:
+    """Run the program; an error that the user can mend is one sentence, no traceback."""
+    try:
+        app()
+    except FedPMError as error:
+        print(f"fedpm: {error}", file=sys.stderr)
+        sys.exit(2 if isinstance(error, ConfigError) else 1)
+    except OSError as error:
+        print(f"fedpm: {error.strerror or error}: {error.filename or 'while writing'}", file=sys.stderr)
+        sys.exit(1)

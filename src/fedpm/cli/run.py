@@ -1,0 +1,98 @@
+"""``fedpm run``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from fedpm import config as configs
+from fedpm.cli.progress import RoundProgress
+from fedpm.errors import ConfigError, FedPMError
+
+if TYPE_CHECKING:
+    from fedpm.rounds import Result
+
+console = Console()
+
+
+def keys_help() -> str:
+    """Return presets and keys for the end of the help page."""
+    lines = ["[bold]Presets[/bold]", *(f"[cyan]{name}[/cyan]: {what}" for name, what in configs.presets().items())]
+    lines.append("[bold]Keys[/bold] for --set and TOML files, with their defaults")
+    for key, default, meaning in configs.describe():
+        lines.append(f"[cyan]{key}[/cyan]{f' = {default}' if default else ''}: {escape(meaning)}")
+    lines.append(
+        "[bold]Example[/bold]: fedpm run --preset quickstart --set rounds=5 --set clients.rho=0.5 --out runs/try"
+    )
+    return "\n\n".join(lines)
+
+
+def run(
+    preset: Annotated[str | None, typer.Option(help="A ready configuration, by name (default: quickstart).")] = None,
+    config: Annotated[Path | None, typer.Option(help="A TOML file with the keys below.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one key.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder, new or empty (default: runs/DATE-TIME).")] = None,
+    resume: Annotated[Path | None, typer.Option(metavar="DIR", help="Continue the run of this folder.")] = None,
+    workers: Annotated[str | None, typer.Option(help="Processes that train clients; results never change.")] = None,
+    engine: Annotated[str | None, typer.Option(help="What runs the clients: inprocess.")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, …")] = None,
+) -> None:
+    """Train: sample clients, broadcast, train masks, aggregate, evaluate; round after round."""
+    overrides = list(set_ or [])
+    flags = {"workers": workers, "engine": engine, "device": device}
+    overrides += [f"{key}={value}" for key, value in flags.items() if value is not None]
+    if resume is not None:
+        if preset or config or out or set_ or engine or device:
+            raise ConfigError("--resume DIR takes the settings of that run: give no option beside it but --workers")
+        return _resume(resume, overrides)
+    if preset and config:
+        raise ConfigError("--preset and --config are two starting points: give only one of them")
+    settings = configs.load(config or preset or "quickstart", overrides)
+    folder = out or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}"
+    from fedpm import rounds as loop
+
+    _watched(folder, settings.rounds, lambda show: loop.run(settings, out=folder, on_round=show))
+
+
+def _resume(folder: Path, overrides: list[str]) -> None:
+    from fedpm import rounds as loop
+    from fedpm.checkpoint import RunFolder
+
+    rounds = RunFolder(folder).config().rounds
+    workers = configs.load(None, overrides).workers if overrides else None
+    _watched(folder, rounds, lambda show: loop.resume(folder, workers=workers, on_round=show))
+
+
+def _watched(folder: Path, rounds: int, start: Callable[[RoundProgress], Result]) -> None:
+    """Run with a progress display, then print the summary."""
+    try:
+        with RoundProgress(rounds, console) as show:
+            result = start(show)
+    except KeyboardInterrupt:
+        raise FedPMError(f"interrupted; continue with: fedpm run --resume {folder}") from None
+    summary = result.summary
+    console.print(
+        f"test accuracy {summary['accuracy']:.4f} ({summary['mode']} mask) "
+        f"after {summary['rounds']} rounds in {summary['seconds']:.0f} s\n"
+        f"sent up   {_size(summary['uplink_bytes'])}, {summary['uplink_bpp']:.3f} bits per parameter and client\n"
+        f"sent down {_size(summary['downlink_bytes'])}, {summary['downlink_bpp']:.3f} bits per parameter and client\n"
+        f"model     {_size(summary['model_bytes'])} for {summary['parameters']:,} parameters, "
+        f"{summary['parameters'] * 4 / summary['model_bytes']:.0f}× smaller than 32-bit weights\n"
+        f"folder    {folder}",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _size(count: float) -> str:
+    for unit in ("bytes", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} GB"

@@ -1,0 +1,237 @@
+"""Settings: typed models, read from presets, TOML files and ``key=value`` pairs, written back as TOML.
+
+Everything wrong with a configuration is reported at once. Configuration ends in ``experiment.build``: the
+classes below it take plain arguments.
+"""
+
+import difflib
+import tomllib
+from collections.abc import Iterable, Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal, Self, get_args
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic.fields import FieldInfo
+
+from fedpm.errors import ConfigError
+
+
+class Section(BaseModel):
+    """A table of settings: unknown keys and values of another type are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class DataConfig(Section):
+    """What is learned, and how it is spread over the clients."""
+
+    name: Literal["digits", "own"] = Field("digits", description="data set")
+    split: Literal["iid"] = Field("iid", description="how examples are spread over clients")
+    train_examples: int | None = Field(None, gt=0, description="use only so many training examples")
+    validation: float = Field(0.1, gt=0, lt=1, description="share of the training data held out to choose on")
+
+
+class ClientsConfig(Section):
+    """How many clients there are, and how many take part in a round."""
+
+    total: int = Field(10, gt=0, le=2**31, description="clients, N")
+    sampled: int | None = Field(None, gt=0, description="clients drawn for each round, K (default: all)")
+    rho: float | None = Field(None, gt=0, le=1, description="participation ratio K/N, instead of sampled")
+
+    @model_validator(mode="after")
+    def _sampled_fits(self) -> Self:
+        if self.sampled is not None and self.rho is not None:
+            raise ValueError("clients.rho and clients.sampled say the same thing: give only one of them")
+        if self.sampled is not None and self.sampled > self.total:
+            raise ValueError(
+                f"clients.sampled = {self.sampled} should be at most clients.total = {self.total}: "
+                "a round cannot sample more clients than there are"
+            )
+        return self
+
+    @property
+    def per_round(self) -> int:
+        """The number of clients of a round, K."""
+        if self.rho is not None:
+            return max(1, round(self.rho * self.total))
+        return self.total if self.sampled is None else self.sampled
+
+
+class ModelConfig(Section):
+    """The frozen network."""
+
+    name: Literal["conv4", "conv6", "conv10", "own"] = Field("conv4", description="network")
+    init: Literal["kaiming", "e"] = Field(
+        "kaiming", description="σ of the frozen weights: √(2/fan_in), or e/√fan_in as in the authors' code"
+    )
+
+
+class LocalConfig(Section):
+    """Training on a client."""
+
+    epochs: int = Field(3, gt=0, description="local epochs")
+    batch_size: int = Field(128, gt=0, description="examples in a minibatch, at most")
+    lr: float = Field(0.1, gt=0, description="learning rate of Adam on the scores")
+    gradient: Literal["theta", "identity"] = Field(
+        "theta", description="straight-through gradient of the Bernoulli sample: times θ, or unchanged"
+    )
+    threads: int = Field(1, gt=0, description="threads of a training step (part of the result: see README)")
+
+
+class AggregationConfig(Section):
+    """The Beta posterior on the server."""
+
+    lam0: int = Field(1, gt=0, le=2**20, description="prior λ0 of both Beta parameters")
+    reset_every: Literal["auto"] | int = Field(
+        "auto", description="rounds between resets of the prior, γ; auto: round(N/K); 1: plain mean"
+    )
+
+    @model_validator(mode="after")
+    def _resets(self) -> Self:
+        if isinstance(self.reset_every, int) and self.reset_every < 1:
+            raise ValueError(f"aggregation.reset_every = {self.reset_every} should be 'auto' or at least 1")
+        return self
+
+
+class Config(Section):
+    """A complete experiment."""
+
+    seed: int = Field(0, ge=0, lt=2**63, description="names every random stream of the run")
+    rounds: int = Field(20, gt=0, lt=2**31, description="federated rounds")
+    algorithm: Literal["fedpm"] = Field("fedpm", description="what clients and server do")
+    codec: Literal["frequency"] = Field("frequency", description="how masks are coded on the way up")
+    engine: Literal["inprocess"] = Field("inprocess", description="what runs the clients")
+    workers: Literal["auto"] | int = Field("auto", description="processes that train clients; never changes results")
+    device: str = Field("auto", description="auto, cpu, cuda, cuda:1, mps")
+    precision: Literal["auto", "float32", "bfloat16"] = Field(
+        "auto", description="of training; auto: bfloat16 where the hardware computes in it"
+    )
+    data: DataConfig = DataConfig()
+    clients: ClientsConfig = ClientsConfig()
+    model: ModelConfig = ModelConfig()
+    local: LocalConfig = LocalConfig()
+    aggregation: AggregationConfig = AggregationConfig()
+
+    @model_validator(mode="after")
+    def _workers(self) -> Self:
+        if isinstance(self.workers, int) and self.workers < 1:
+            raise ValueError(f"workers = {self.workers} should be 'auto' or at least 1")
+        return self
+
+    @property
+    def reset_every(self) -> int:
+        """The number of rounds between resets of the prior, γ (the paper's rule of thumb: 1/ρ)."""
+        gamma = self.aggregation.reset_every
+        return round(self.clients.total / self.clients.per_round) if gamma == "auto" else gamma
+
+
+def parse(settings: Mapping[str, Any]) -> Config:
+    """Build a configuration from nested tables, or raise one ConfigError that lists all faults."""
+    try:
+        return Config.model_validate(settings)
+    except ValidationError as error:
+        raise ConfigError(_explain(error)) from None
+
+
+def load(base: str | Path | None = None, overrides: Iterable[str] = ()) -> Config:
+    """Read a preset (a name) or a TOML file (a path) and apply ``key=value`` overrides."""
+    if base is None:
+        settings: dict[str, Any] = {}
+    elif isinstance(base, Path):
+        settings = _read_toml(base)
+    else:
+        settings = tomllib.loads(_preset_text(base))
+    for override in overrides:
+        _apply(settings, override)
+    return parse(settings)
+
+
+def presets() -> dict[str, str]:
+    """Return the names of the presets and what each is, from the first comment line of its file."""
+    files = (f for f in resources.files("fedpm.presets").iterdir() if f.name.endswith(".toml"))
+    return {
+        f.name.removesuffix(".toml"): f.read_text().splitlines()[0].lstrip("# ")
+        for f in sorted(files, key=lambda f: f.name)
+    }
+
+
+def to_toml(config: Config) -> str:
+    """Return the complete configuration as TOML that ``load`` reads back."""
+    return tomli_w.dumps(config.model_dump(exclude_none=True))
+
+
+def describe() -> list[tuple[str, str, str]]:
+    """Return every key with its default and its meaning."""
+    rows = []
+    for name, field in Config.model_fields.items():
+        if isinstance(field.default, Section):
+            section = type(field.default)
+            rows += [(f"{name}.{key}", *_describe(inner)) for key, inner in section.model_fields.items()]
+        else:
+            rows.append((name, *_describe(field)))
+    return rows
+
+
+def _describe(field: FieldInfo) -> tuple[str, str]:
+    """Return a key's default and its meaning, with the choices where there are several."""
+    choices = [str(choice) for choice in get_args(field.annotation) if isinstance(choice, str)]
+    meaning = field.description or ""
+    if len(choices) > 1:
+        meaning += f" ({', '.join(choices)})"
+    return "" if field.default is None else str(field.default), meaning
+
+
+def _preset_text(name: str) -> str:
+    if name not in presets():
+        raise ConfigError(f"--preset {name}: there is no such preset; there are: {', '.join(presets())}")
+    return (resources.files("fedpm.presets") / f"{name}.toml").read_text()
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot read this file ({error.strerror})") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not a TOML file ({error})") from None
+
+
+def _apply(settings: dict[str, Any], override: str) -> None:
+    key, equals, text = override.partition("=")
+    if not equals or not key:
+        raise ConfigError(f"--set {override}: should be KEY=VALUE, such as rounds=5 or local.lr=0.05")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text  # a bare word: --set algorithm=fedpm
+    *tables, last = key.strip().split(".")
+    for table in tables:
+        settings = settings.setdefault(table, {})
+        if not isinstance(settings, dict):
+            raise ConfigError(f"--set {override}: {table} is a single value, not a table of settings")
+    settings[last] = value
+
+
+def _explain(error: ValidationError) -> str:
+    """Turn pydantic's list of faults into a line a key: the key, its value, what is allowed."""
+    known = [key for key, _, _ in describe()]
+    lines: dict[str, str] = {}
+    for fault in error.errors():
+        location = [str(part) for part in fault["loc"]]
+        key = ".".join(location[:2] if location and location[0] in _sections() else location[:1])
+        if fault["type"] == "extra_forbidden":
+            near = difflib.get_close_matches(key, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else "fedpm run --help lists the keys"
+            lines[key] = f"{key} = {fault['input']!r}: unknown key; {hint}"
+        elif fault["type"] == "value_error":
+            lines[fault["msg"]] = fault["msg"].removeprefix("Value error, ")
+        else:
+            wanted = fault["msg"].removeprefix("Input ")
+            lines[key] = f"{lines[key]}, or {wanted}" if key in lines else f"{key} = {fault['input']!r}: {wanted}"
+    return "\n".join(lines.values())
+
+
+def _sections() -> set[str]:
+    return {name for name, field in Config.model_fields.items() if isinstance(field.default, Section)}

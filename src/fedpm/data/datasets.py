@@ -1,0 +1,128 @@
+"""Data sets as arrays in memory.
+
+Images are kept as uint8 and scaled to [−1, 1] a batch at a time; inputs of any other type are used as they
+are, floats as float32.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from fedpm.errors import DataError
+from fedpm.rng import Streams
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Inputs and their labels: the examples of a client, or a part of a data set."""
+
+    x: Array
+    y: npt.NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def take(self, indices: npt.NDArray[np.intp]) -> "Shard":
+        """Return the chosen examples."""
+        return Shard(self.x[indices], self.y[indices])
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A classification data set with its official train and test parts."""
+
+    name: str
+    train: Shard
+    test: Shard
+    classes: tuple[str, ...]
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of one input: (channels, height, width) for images."""
+        return tuple(self.train.x.shape[1:])
+
+    def limited(self, examples: int | None, seed: int) -> "Dataset":
+        """Return the data set with only so many training examples, drawn by the seed."""
+        if examples is None:
+            return self
+        if examples > len(self.train):
+            raise DataError(
+                f"data.train_examples = {examples}: {self.name} has only {len(self.train)} training examples; "
+                "ask for at most that many"
+            )
+        chosen = Streams(seed).permutation("train examples", len(self.train))[:examples]
+        return replace(self, train=self.train.take(chosen))
+
+    def holding_out(self, share: float, seed: int) -> tuple[Shard, Shard]:
+        """Return the training part without, and only, the validation examples."""
+        count = round(share * len(self.train))
+        if not 0 < count < len(self.train):
+            raise DataError(
+                f"data.validation = {share} of {len(self.train)} training examples leaves nothing to choose on or to "
+                "train with; use more examples or another share"
+            )
+        order = Streams(seed).permutation("validation", len(self.train))
+        return self.train.take(np.sort(order[count:])), self.train.take(np.sort(order[:count]))
+
+
+def dataset(
+    train: tuple[Any, Any],
+    test: tuple[Any, Any],
+    *,
+    classes: tuple[str, ...] | None = None,
+    name: str = "own",
+) -> Dataset:
+    """Make a data set of your own arrays or tensors: ``(inputs, labels)`` to train and to test on."""
+    parts = [_shard(part, pair) for part, pair in (("train", train), ("test", test))]
+    top = max(int(part.y.max()) for part in parts) + 1
+    names = classes or tuple(str(label) for label in range(top))
+    if top > len(names):
+        raise DataError(f"{name}: a label is {top - 1}, but {len(names)} classes are named; labels start at 0")
+    if parts[0].x.shape[1:] != parts[1].x.shape[1:]:
+        raise DataError(
+            f"{name}: train inputs have shape {parts[0].x.shape[1:]}, test inputs {parts[1].x.shape[1:]}; "
+            "they should agree"
+        )
+    return Dataset(name, parts[0], parts[1], names)
+
+
+def _shard(part: str, pair: tuple[Any, Any]) -> Shard:
+    x, y = (np.asarray(values) for values in pair)
+    if len(x) != len(y) or len(y) == 0:
+        raise DataError(
+            f"{part}: {len(x)} inputs and {len(y)} labels; there should be one label an input, at least one"
+        )
+    if y.ndim != 1 or not np.issubdtype(y.dtype, np.integer) or int(y.min()) < 0:
+        raise DataError(f"{part}: labels should be a row of integers from 0, and are {y.dtype} of shape {y.shape}")
+    if np.issubdtype(x.dtype, np.floating):
+        x = x.astype(np.float32)
+        if not np.isfinite(x).all():
+            raise DataError(f"{part}: inputs hold NaN or infinite values; clean them first")
+    return Shard(x, y.astype(np.int64))
+
+
+def digits() -> Dataset:
+    """Return scikit-learn's 1,797 handwritten digits of 8×8 pixels; every fifth is a test example."""
+    from sklearn.datasets import load_digits
+
+    images, labels = load_digits(return_X_y=True)
+    x = (images.reshape(-1, 1, 8, 8) / 16 - 0.5).astype(np.float32) / 0.5
+    test = np.arange(len(labels)) % 5 == 4
+    return dataset((x[~test], labels[~test]), (x[test], labels[test]), name="digits")
+
+
+DATASETS: dict[str, Callable[[], Dataset]] = {"digits": digits}
+
+
+def to_input(x: Array, device: torch.device) -> torch.Tensor:
+    """Return a batch as the network takes it: images scaled to [−1, 1], channels last in memory."""
+    batch = torch.from_numpy(x).to(device)
+    if batch.dtype == torch.uint8:
+        batch = batch.to(torch.float32).div_(127.5).sub_(1)
+    return batch.contiguous(memory_format=torch.channels_last) if batch.ndim == 4 else batch

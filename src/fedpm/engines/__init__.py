@@ -1,0 +1,1 @@
+"""What carries broadcasts to clients and brings their replies back."""

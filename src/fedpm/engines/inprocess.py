@@ -1,0 +1,80 @@
+"""The embedded engine: clients in this process, one after another, or in worker processes."""
+
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import connection, get_context, parent_process
+
+from fedpm.algorithms.base import ClientResult
+from fedpm.engines.base import Clients
+from fedpm.errors import EngineError
+
+
+class Sequential:
+    """Runs clients one after another in this process."""
+
+    def __init__(self, clients: Clients) -> None:
+        self._clients = clients
+
+    def run(self, round: int, broadcast: bytes, clients: Sequence[int]) -> Iterator[tuple[int, ClientResult]]:
+        """Yield the replies in order."""
+        for client in clients:
+            yield client, self._clients.run(round, client, broadcast)
+
+    def close(self) -> None:
+        """Nothing was started."""
+
+
+class Workers:
+    """Runs clients in worker processes; a reply is the same whichever process computes it."""
+
+    def __init__(self, clients: Clients, count: int) -> None:
+        self._count = count
+        self._pool = ProcessPoolExecutor(count, get_context("spawn"), _start_worker, (clients,))
+
+    def run(self, round: int, broadcast: bytes, clients: Sequence[int]) -> Iterator[tuple[int, ClientResult]]:
+        """Yield the replies in order; a few wait their turn, however many clients there are."""
+        waiting = iter(clients)
+        running: deque[tuple[int, Future[ClientResult]]] = deque()
+        try:
+            while True:
+                while len(running) < 2 * self._count and (client := next(waiting, None)) is not None:
+                    running.append((client, self._pool.submit(_run_client, round, client, broadcast)))
+                if not running:
+                    return
+                client, future = running.popleft()
+                yield client, future.result()
+        except BrokenProcessPool:
+            raise EngineError(
+                "a worker process ended unexpectedly, most likely for want of memory; use fewer --workers and resume"
+            ) from None
+
+    def close(self) -> None:
+        """End the worker processes."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+_clients: Clients
+
+
+def _start_worker(clients: Clients) -> None:
+    """Prepare a worker process: it leaves Ctrl-C to its parent and never outlives it."""
+    global _clients
+    _clients = clients
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    if parent is not None:
+        connection.wait([parent.sentinel])
+        os._exit(1)
+
+
+def _run_client(round: int, client: int, broadcast: bytes) -> ClientResult:
+    return _clients.run(round, client, broadcast)

@@ -1,0 +1,107 @@
+"""An experiment, built from its configuration. Below this module nobody knows of configuration."""
+
+import hashlib
+import os
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedpm import nets
+from fedpm.algorithms.fedpm import FedPM
+from fedpm.config import Config
+from fedpm.data.datasets import DATASETS, Dataset, Shard
+from fedpm.data.partition import iid
+from fedpm.engines.base import Clients, Engine
+from fedpm.engines.inprocess import Sequential, Workers
+from fedpm.errors import ConfigError
+from fedpm.masking import MaskedNetwork
+from fedpm.rng import Streams
+from fedpm.training import Local, choose_device, choose_precision
+
+OWN = "own"
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Everything a run needs, built from a configuration."""
+
+    config: Config
+    algorithm: FedPM
+    clients: Clients
+    validation: Shard
+    dataset: Dataset
+    frozen: tuple[str, ...]
+
+    def identity(self) -> str:
+        """Tell this network and this data from others."""
+        digest = hashlib.blake2b(digest_size=8)
+        for shard in (self.clients.train, self.validation, self.dataset.test):
+            digest.update(np.ascontiguousarray(shard.x).data)
+            digest.update(shard.y.data)
+        return f"{self.algorithm.masked.fingerprint(self.config.seed):016x}-{digest.hexdigest()}"
+
+
+def build(
+    config: Config, *, net: nn.Module | None = None, data: Dataset | None = None, frozen: Collection[str] = ()
+) -> Experiment:
+    """Make an experiment; a network or data of your own replace those that the configuration names."""
+    config = _resolved(config, net, data)
+    device = torch.device(config.device)
+    dataset = (data or DATASETS[config.data.name]()).limited(config.data.train_examples, config.seed)
+    train, validation = dataset.holding_out(config.data.validation, config.seed)
+    if net is None:
+        net = nets.build(config.model.name, dataset.input_shape, len(dataset.classes))
+    local = Local(
+        epochs=config.local.epochs,
+        batch_size=config.local.batch_size,
+        lr=config.local.lr,
+        gradient=config.local.gradient,
+        device=device,
+        precision=choose_precision(config.precision, device),
+    )
+    masked = MaskedNetwork(net, init=config.model.init, frozen=frozen)
+    algorithm = FedPM(masked, config.seed, local, config.aggregation.lam0, config.reset_every)
+    parts = iid(train.y, config.clients.total, config.seed)
+    clients = Clients(algorithm, train, parts, Streams(config.seed), config.local.threads)
+    return Experiment(config, algorithm, clients, validation, dataset, tuple(frozen))
+
+
+def _resolved(config: Config, net: nn.Module | None, data: Dataset | None) -> Config:
+    """Settle what depends on machine and caller, so that the written configuration is complete."""
+    faults = []
+    for section, given in (("data", data), ("model", net)):
+        if given is None and getattr(config, section).name == OWN:
+            faults.append(f"{section}.name = 'own': comes through the Python API only; see fedpm.run and fedpm.resume")
+    if faults:
+        raise ConfigError("\n".join(faults))
+    device = choose_device(config.device)
+    precision = str(choose_precision(config.precision, device)).removeprefix("torch.")
+    update: dict[str, Any] = {"device": str(device), "precision": precision}
+    if data is not None:
+        update["data"] = config.data.model_copy(update={"name": OWN})
+    if net is not None:
+        update["model"] = config.model.model_copy(update={"name": OWN})
+    return config.model_copy(update=update)
+
+
+def start_engine(experiment: Experiment) -> Engine:
+    """Start what runs the clients."""
+    config = experiment.config
+    if config.workers != "auto":
+        count = config.workers
+    elif OWN in (config.data.name, config.model.name) or torch.device(config.device).type != "cpu":
+        count = 1  # classes of a notebook cannot move to other processes; one process fills an accelerator
+    else:
+        count = max(1, _cores() // config.local.threads)
+    count = min(count, config.clients.per_round)
+    return Sequential(experiment.clients) if count == 1 else Workers(experiment.clients, count)
+
+
+def _cores() -> int:
+    """Return how many processor cores this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)  # not on macOS and Windows
+    return len(affinity(0)) if affinity else os.cpu_count() or 1

@@ -1,0 +1,1 @@
+"""Ready configurations, one TOML file each."""

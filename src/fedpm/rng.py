@@ -1,0 +1,93 @@
+"""Named random streams.
+
+Every draw comes from a stream named by (seed, purpose, round, client), so that results depend neither on
+the order in which clients run nor on the process that runs them. A name is hashed to a Philox key, and
+everything here is made of raw Philox words: NumPy keeps those stable, while the methods of its
+``Generator`` may change between releases.
+"""
+
+import hashlib
+import struct
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+SERVER = 2**32 - 1
+"""The client number of streams that belong to no client."""
+
+
+@dataclass(frozen=True)
+class Streams:
+    """The streams of one seed, or of one round and client of it."""
+
+    seed: int
+    round: int = 0
+    client: int = SERVER
+
+    def at(self, round: int, client: int = SERVER) -> "Streams":
+        """Return the streams of one round and client of the same seed."""
+        return replace(self, round=round, client=client)
+
+    def _key(self, purpose: str) -> int:
+        name = struct.pack("<QII", self.seed, self.round, self.client) + purpose.encode()
+        return int.from_bytes(hashlib.blake2b(name, digest_size=16, person=b"fedpm-stream").digest(), "little")
+
+    def words(self, purpose: str, count: int) -> npt.NDArray[np.uint64]:
+        """Return the first ``count`` 64-bit words of a stream."""
+        words: npt.NDArray[np.uint64] = np.random.Philox(key=self._key(purpose)).random_raw(count)
+        return words
+
+    def uint32(self, purpose: str, count: int) -> npt.NDArray[np.uint32]:
+        """Return uniform 32-bit integers, two to a word."""
+        return self.words(purpose, -(-count // 2)).astype("<u8", copy=False).view("<u4")[:count]
+
+    def uint8(self, purpose: str, count: int) -> npt.NDArray[np.uint8]:
+        """Return uniform bytes, eight to a word."""
+        return self.words(purpose, -(-count // 8)).astype("<u8", copy=False).view(np.uint8)[:count]
+
+    def bits(self, purpose: str, count: int) -> npt.NDArray[np.uint8]:
+        """Return fair bits as zeros and ones."""
+        return np.unpackbits(self.uint8(purpose, -(-count // 8)), count=count, bitorder="little")
+
+    def permutation(self, purpose: str, count: int) -> npt.NDArray[np.intp]:
+        """Return a uniform order of ``range(count)``."""
+        return np.argsort(self.words(purpose, count), kind="stable")
+
+    def choice(self, purpose: str, population: int, count: int) -> list[int]:
+        """Return ``count`` different members of ``range(population)``, drawn uniformly, in rising order."""
+        if count == population:
+            return list(range(population))
+        smallest = np.argpartition(self.words(purpose, population), count)[:count]
+        return sorted(smallest.tolist())
+
+    def noise(self, purpose: str, device: torch.device) -> "Noise":
+        """Return an endless source of uniform floats on a device."""
+        return Noise(self._key(purpose), device)
+
+    def integer(self, purpose: str) -> int:
+        """Return one uniform 63-bit integer, to seed a generator that is not ours."""
+        return int(self.words(purpose, 1)[0] >> np.uint64(1))
+
+
+class Noise:
+    """Uniform floats in (0, 1) for the mask samples of local training.
+
+    On the CPU they have 16 bits: four to a Philox word, several times cheaper than ``torch.rand``, and fine
+    enough for probabilities that a training step blurs anyway. Uploads are sampled with 32 bits elsewhere.
+    """
+
+    def __init__(self, key: int, device: torch.device) -> None:
+        self._device = device
+        self._philox = np.random.Philox(key=key)
+        self._torch = torch.Generator(device)
+        self._torch.manual_seed(key % 2**63)
+
+    def uniform(self, count: int) -> torch.Tensor:
+        """Return the next ``count`` draws as float32."""
+        if self._device.type != "cpu":
+            return torch.rand(count, generator=self._torch, device=self._device)
+        words = self._philox.random_raw(-(-count // 4)).astype("<u8", copy=False)
+        draws = torch.from_numpy(words.view("<i2")[:count]).to(torch.float32)
+        return draws.add_(32768.5).mul_(2.0**-16)

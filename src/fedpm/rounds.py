@@ -1,0 +1,212 @@
+"""The round loop, which exists here and nowhere else, and what a run gives."""
+
+import math
+import time
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedpm.algorithms.base import Algorithm, ClientResult
+from fedpm.artifact import Header, Model
+from fedpm.checkpoint import Record, RunFolder
+from fedpm.config import Config
+from fedpm.data.datasets import Dataset
+from fedpm.engines.base import Engine
+from fedpm.errors import WireError
+from fedpm.evaluation import evaluate
+from fedpm.experiment import OWN, Experiment, build, start_engine
+from fedpm.rng import Streams
+from fedpm.training import threads
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run gives: the trained network, its model file, a summary, and a record a round."""
+
+    model: nn.Module
+    file: Model
+    summary: Record
+    rounds: list[Record]
+
+
+@dataclass
+class Exchange:
+    """What passed between server and clients in a round."""
+
+    clients: list[int]
+    downlink_bytes: int
+    uplink_bytes: int = 0
+    metrics: dict[str, list[float]] = field(default_factory=dict)
+    rejected: dict[str, str] = field(default_factory=dict)
+
+    def accepted(
+        self, algorithm: Algorithm[Any, Any], state: Any, replies: Iterator[tuple[int, ClientResult]]
+    ) -> Iterator[Any]:
+        """Yield the decoded replies one at a time; one that cannot be decoded is counted and left out."""
+        for client, result in replies:
+            self.uplink_bytes += len(result.payload)
+            for name, value in result.metrics.items():
+                self.metrics.setdefault(name, []).append(value)
+            try:
+                yield algorithm.decode(state, client, result.payload)
+            except WireError as error:
+                self.rejected[str(client)] = str(error)
+
+    def figures(self, size: int) -> Record:
+        """Return the traffic in bytes over all clients and in bits per parameter and client, and mean metrics."""
+        bpp = 8 / (size * len(self.clients))
+        return {
+            "clients": self.clients,
+            "uplink_bytes": self.uplink_bytes,
+            "downlink_bytes": self.downlink_bytes,
+            "uplink_bpp": self.uplink_bytes * bpp,
+            "downlink_bpp": self.downlink_bytes * bpp,
+            "rejected": self.rejected,
+            **{name: _finite(sum(values) / len(values)) for name, values in self.metrics.items()},
+        }
+
+
+def run(
+    config: Config,
+    *,
+    net: nn.Module | None = None,
+    data: Dataset | None = None,
+    frozen: Collection[str] = (),
+    out: Path | str | None = None,
+    on_round: Callable[[Record], None] = lambda record: None,
+) -> Result:
+    """Train, and return the result; with ``out`` also leave a run folder that can be resumed.
+
+    Args:
+        config: the settings.
+        net: a network of your own, instead of ``model.name``.
+        data: a data set of your own (``fedpm.dataset``), instead of ``data.name``.
+        frozen: parameters or modules of ``net`` that keep their value, unmasked.
+        out: the run folder; it must be new or empty.
+        on_round: called with the record of each round as it ends.
+    """
+    experiment = build(config, net=net, data=data, frozen=frozen)
+    folder = None if out is None else RunFolder.create(Path(out), experiment.config)
+    return _train(experiment, folder, on_round)
+
+
+def resume(
+    folder: Path | str,
+    *,
+    net: nn.Module | None = None,
+    data: Dataset | None = None,
+    frozen: Collection[str] = (),
+    workers: int | Literal["auto"] | None = None,
+    on_round: Callable[[Record], None] = lambda record: None,
+) -> Result:
+    """Continue the run of a folder; it ends in the same model as an undisturbed run."""
+    opened = RunFolder.open(Path(folder))
+    config = opened.config()
+    if workers is not None:
+        config = config.model_copy(update={"workers": workers})
+    return _train(build(config, net=net, data=data, frozen=frozen), opened, on_round)
+
+
+def _train(experiment: Experiment, folder: RunFolder | None, on_round: Callable[[Record], None]) -> Result:
+    """The round loop."""
+    algorithm, config = experiment.algorithm, experiment.config
+    identity = experiment.identity()
+    state = algorithm.init()
+    records: list[Record] = []
+    if folder is not None:
+        state = folder.load_state(state, identity)
+        records = folder.records()
+        for record in records:
+            on_round(record)
+    engine = start_engine(experiment)
+    try:
+        while state.round < config.rounds:
+            state, record = _round(experiment, engine, state)
+            records.append(record)
+            if folder is not None:
+                folder.append(record)
+                folder.save_state(state, identity)
+            on_round(record)
+    finally:
+        engine.close()
+    result = _finish(experiment, state, records)
+    if folder is not None:
+        folder.finish(result.summary, result.file.to_bytes())
+    return result
+
+
+def _round(experiment: Experiment, engine: Engine, state: Any) -> tuple[Any, Record]:
+    """One round: sample clients, broadcast, train, aggregate, evaluate."""
+    started = time.perf_counter()
+    algorithm, config = experiment.algorithm, experiment.config
+    number = state.round + 1
+    chosen = Streams(config.seed).at(number).choice("clients", config.clients.total, config.clients.per_round)
+    broadcast = algorithm.broadcast(state)
+    exchange = Exchange(chosen, len(broadcast) * len(chosen))
+    replies = engine.run(number, broadcast, chosen)
+    state = algorithm.aggregate(state, exchange.accepted(algorithm, state, replies))
+    record = {"round": number, **_scores(experiment, state), **exchange.figures(algorithm.masked.size)}
+    return state, {**record, "seconds": round(time.perf_counter() - started, 3)}
+
+
+def _scores(experiment: Experiment, state: Any) -> Record:
+    """Score every mode on validation data, and on test data only the mode chosen there."""
+    algorithm = experiment.algorithm
+    device = torch.device(experiment.config.device)
+    with threads(experiment.config.local.threads):
+        found = {m: evaluate(algorithm.network(state, m), experiment.validation, device) for m in algorithm.modes}
+        best = max(algorithm.final_modes, key=lambda mode: found[mode].rank)
+        test = evaluate(algorithm.network(state, best), experiment.dataset.test, device)
+    return {
+        "accuracy": test.accuracy,
+        "loss": _finite(test.loss),
+        "mode": best,
+        "validation_accuracy": {mode: score.accuracy for mode, score in found.items()},
+    }
+
+
+def _finish(experiment: Experiment, state: Any, records: list[Record]) -> Result:
+    """Make the final model and sum the run up."""
+    algorithm, config, dataset = experiment.algorithm, experiment.config, experiment.dataset
+    last = records[-1]
+    header = Header(
+        seed=config.seed,
+        init=config.model.init,
+        fingerprint=algorithm.masked.fingerprint(config.seed),
+        network=None if config.model.name == OWN else config.model.name,
+        input_shape=dataset.input_shape,
+        classes=dataset.classes,
+        frozen=experiment.frozen,
+        provenance={
+            "config": config.model_dump(exclude_none=True, exclude={"workers", "engine"}),  # they change nothing
+            "data": dataset.name,
+            "fedpm": version("fedpm"),
+            **{key: last[key] for key in ("round", "mode", "accuracy", "validation_accuracy")},
+        },
+    )
+    file = Model.make(header, algorithm.mask(state, last["mode"]).astype(np.uint8), state.stats)
+    size = len(file.to_bytes())
+    summary = {
+        **{key: last[key] for key in ("accuracy", "loss", "mode", "validation_accuracy")},
+        "rounds": len(records),
+        "parameters": algorithm.masked.size,
+        "uplink_bytes": sum(record["uplink_bytes"] for record in records),
+        "downlink_bytes": sum(record["downlink_bytes"] for record in records),
+        "uplink_bpp": sum(record["uplink_bpp"] for record in records) / len(records),
+        "downlink_bpp": sum(record["downlink_bpp"] for record in records) / len(records),
+        "model_bytes": size,
+        "model_bpp": 8 * size / algorithm.masked.size,
+        "seconds": round(sum(record["seconds"] for record in records), 3),
+    }
+    return Result(file.module(algorithm.masked.net), file, summary, records)
+
+
+def _finite(value: float) -> float | None:
+    """Return a float that JSON can hold: a diverged loss becomes null."""
+    return value if math.isfinite(value) else None
