@@ -13,7 +13,7 @@ from torch import nn
 from fedpm import nets
 from fedpm.algorithms.fedpm import FedPM
 from fedpm.config import Config
-from fedpm.data.datasets import DATASETS, Dataset, Shard
+from fedpm.data.datasets import DATASETS, Dataset, Shard, to_input
 from fedpm.data.partition import iid
 from fedpm.engines.base import Clients, Engine
 from fedpm.engines.inprocess import Sequential, Workers
@@ -64,6 +64,7 @@ def build(
         precision=choose_precision(config.precision, device),
     )
     masked = MaskedNetwork(net, init=config.model.init, frozen=frozen)
+    _check_fit(masked, dataset)
     algorithm = FedPM(masked, config.seed, local, config.aggregation.lam0, config.reset_every)
     parts = iid(train.y, config.clients.total, config.seed)
     clients = Clients(algorithm, train, parts, Streams(config.seed), config.local.threads)
@@ -86,6 +87,22 @@ def _resolved(config: Config, net: nn.Module | None, data: Dataset | None) -> Co
     if net is not None:
         update["model"] = config.model.model_copy(update={"name": OWN})
     return config.model_copy(update=update)
+
+
+def _check_fit(masked: MaskedNetwork, dataset: Dataset) -> None:
+    """Refuse a network that cannot take the inputs or has too few outputs, before any work is done."""
+    module = masked.module(masked.weights(0), masked.initial_stats())
+    try:
+        with torch.inference_mode():
+            shape = tuple(module(to_input(dataset.test.x[:1], torch.device("cpu"))).shape)
+    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"the network cannot take inputs of shape {dataset.input_shape}: {reason}") from None
+    if len(shape) != 2 or shape[1] < len(dataset.classes):
+        raise ConfigError(
+            f"the network gives an output of shape {shape} for one input; it should be (1, {len(dataset.classes)}): "
+            f"a score for each class of {dataset.name}"
+        )
 
 
 def start_engine(experiment: Experiment) -> Engine:

@@ -57,8 +57,8 @@ class MaskedNetwork:
         self._aliases = _strip(self.net, {part.name for part in self.parts})
         self.stats = {name: tuple(buffer.shape) for name, buffer in _statistics(self.net)}
         tensors = {**dict(self.net.named_parameters()), **dict(self.net.named_buffers())}
-        masked = set(self._aliases.values())
-        self.constants = {n: t.detach() for n, t in tensors.items() if n not in masked and n not in self.stats}
+        others = {*self._aliases, *self.stats, *(name for name, _ in _counters(self.net))}
+        self.constants = {name: tensor.detach() for name, tensor in tensors.items() if name not in others}
         bounds = np.cumsum([0] + [part.size for part in self.parts])
         self._slices = [slice(int(a), int(b)) for a, b in pairwise(bounds)]
         self.size = int(bounds[-1])
@@ -97,10 +97,18 @@ class MaskedNetwork:
         values = [buffer.numpy().ravel() for _, buffer in _statistics(self.net)]
         return np.concatenate([np.zeros(0, np.float32), *values])
 
-    def forward(self, weights: torch.Tensor, stats: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
-        """Run the network on a batch with the given flat weights; ``stats`` is updated in training mode."""
-        constants = {name: tensor.to(weights.device) for name, tensor in self.constants.items()}
-        output: torch.Tensor = functional_call(self.net, {**self.views(weights), **stats, **constants}, (x,))
+    def surroundings(self, stats: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return all tensors beside the masked weights, on the device of the flat ``stats``, which they view.
+
+        They are fresh for each use, because modules may change them in training mode.
+        """
+        counters = {name: torch.zeros_like(tensor, device=stats.device) for name, tensor in _counters(self.net)}
+        constants = {name: tensor.to(stats.device, copy=True) for name, tensor in self.constants.items()}
+        return {**constants, **counters, **self.stats_views(stats)}
+
+    def forward(self, weights: torch.Tensor, rest: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+        """Run the network on a batch with the given flat weights and surroundings."""
+        output: torch.Tensor = functional_call(self.net, {**self.views(weights), **rest}, (x,))
         return output
 
     def views(self, weights: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -147,9 +155,18 @@ def _strip(net: nn.Module, masked: Collection[str]) -> dict[str, str]:
 
 def _statistics(net: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield the running statistics of norm layers, which are learned without gradients."""
+    return _norm_buffers(net, ("running_mean", "running_var"))
+
+
+def _counters(net: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the step counters of norm layers, which start anew on every client."""
+    return _norm_buffers(net, ("num_batches_tracked",))
+
+
+def _norm_buffers(net: nn.Module, names: tuple[str, ...]) -> Iterator[tuple[str, torch.Tensor]]:
     for prefix, module in net.named_modules():
         if isinstance(module, nn.modules.batchnorm._NormBase) and module.track_running_stats:
-            for name in ("running_mean", "running_var"):
+            for name in names:
                 yield f"{prefix}.{name}".lstrip("."), getattr(module, name)
 
 
@@ -165,7 +182,7 @@ def _maskable(net: nn.Module, gain: float, frozen: Collection[str]) -> Iterator[
         fan_in = _fan_in(owners[prefix])
         if keep:
             continue
-        if fan_in is None or own not in ("weight", "bias"):
+        if fan_in is None or own not in ("weight", "bias") or nn.parameter.is_lazy(parameter):
             refused.append(f"{name} ({type(owners[prefix]).__name__})")
         else:
             row = owners[prefix].padding_idx if isinstance(owners[prefix], nn.Embedding) else None

@@ -122,8 +122,6 @@ def _train(experiment: Experiment, folder: RunFolder | None, on_round: Callable[
     if folder is not None:
         state = folder.load_state(state, identity)
         records = folder.records()
-        for record in records:
-            on_round(record)
     engine = start_engine(experiment)
     try:
         while state.round < config.rounds:

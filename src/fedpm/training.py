@@ -101,14 +101,14 @@ def fit(
         The norm layers' statistics and the mean loss of the last epoch.
     """
     flat_stats = torch.tensor(stats, device=how.device)
-    views = network.stats_views(flat_stats)
+    rest = network.surroundings(flat_stats)
     network.net.train()
     with _module_randomness(rng, how.device):
         for epoch in range(how.epochs):
             total = torch.zeros((), device=how.device)
             for x, y in _batches(shard, rng, epoch, how):
                 with torch.autocast(how.device.type, how.precision, enabled=how.precision != torch.float32):
-                    loss = F.cross_entropy(network.forward(weights(), views, x), y)
+                    loss = F.cross_entropy(network.forward(weights(), rest, x), y)
                 loss.backward()  # type: ignore[no-untyped-call]
                 optimiser.step()
                 optimiser.zero_grad()

@@ -64,7 +64,9 @@ def _resume(folder: Path, overrides: list[str]) -> None:
     from fedpm import rounds as loop
     from fedpm.checkpoint import RunFolder
 
-    rounds = RunFolder(folder).config().rounds
+    opened = RunFolder.open(folder)
+    rounds = opened.config().rounds
+    opened.close()
     workers = configs.load(None, overrides).workers if overrides else None
     _watched(folder, rounds, lambda show: loop.resume(folder, workers=workers, on_round=show))
 
@@ -76,6 +78,11 @@ def _watched(folder: Path, rounds: int, start: Callable[[RoundProgress], Result]
             result = start(show)
     except KeyboardInterrupt:
         raise FedPMError(f"interrupted; continue with: fedpm run --resume {folder}") from None
+    except OSError as error:
+        raise FedPMError(
+            f"{folder}: {error.strerror or error}; nothing that was saved is lost: mend that and continue with "
+            f"fedpm run --resume {folder}"
+        ) from None
     summary = result.summary
     console.print(
         f"test accuracy {summary['accuracy']:.4f} ({summary['mode']} mask) "

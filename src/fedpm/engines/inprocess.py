@@ -7,7 +7,9 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from multiprocessing import connection, get_context, parent_process
+from pickle import PicklingError
 
 from fedpm.algorithms.base import ClientResult
 from fedpm.engines.base import Clients
@@ -35,6 +37,15 @@ class Workers:
     def __init__(self, clients: Clients, count: int) -> None:
         self._count = count
         self._pool = ProcessPoolExecutor(count, get_context("spawn"), _start_worker, (clients,))
+        try:
+            with _interrupts_blocked():
+                for started in [self._pool.submit(os.getpid) for _ in range(count)]:
+                    started.result()
+        except (BrokenProcessPool, PicklingError, AttributeError, TypeError) as error:
+            raise EngineError(
+                f"worker processes could not start ({error}): network and data of your own should be importable from a "
+                "module, and a script should start runs below if __name__ == '__main__'; or use workers=1"
+            ) from None
 
     def run(self, round: int, broadcast: bytes, clients: Sequence[int]) -> Iterator[tuple[int, ClientResult]]:
         """Yield the replies in order; a few wait their turn, however many clients there are."""
@@ -58,14 +69,26 @@ class Workers:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 
+@contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """Hold Ctrl-C back while processes start; they inherit the mask, and so leave Ctrl-C to their parent."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 _clients: Clients
 
 
 def _start_worker(clients: Clients) -> None:
-    """Prepare a worker process: it leaves Ctrl-C to its parent and never outlives it."""
+    """Prepare a worker process, which never outlives its parent."""
     global _clients
     _clients = clients
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 

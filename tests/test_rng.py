@@ -1,0 +1,71 @@
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedpm.rng import Streams
+
+
+def test_words_are_the_same_in_every_release() -> None:
+    # Golden: Philox4x64-10 keyed by blake2b-128 of the stream's name. A change breaks every model file.
+    assert Streams(7).at(3, 5).words("weights", 3).tolist() == [
+        13489583322565105377,
+        3488785463696593788,
+        13864309678311995057,
+    ]
+
+
+def test_every_part_of_the_name_makes_another_stream() -> None:
+    streams = [Streams(1), Streams(2), Streams(1).at(1), Streams(1).at(0, 1), Streams(1).at(1, 1)]
+    first = {int(s.words(purpose, 1)[0]) for s in streams for purpose in ("a", "b")}
+    assert len(first) == 10
+
+
+def test_a_longer_draw_continues_a_shorter_one() -> None:
+    stream = Streams(1)
+    for draw in (stream.words, stream.uint32, stream.uint8, stream.bits):
+        assert np.array_equal(draw("x", 101)[:37], draw("x", 37))
+
+
+def test_streams_are_identical_in_another_process() -> None:
+    code = "from fedpm.rng import Streams; print(Streams(9).at(2, 4).words('x', 4).tolist())"
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert output.strip() == str(Streams(9).at(2, 4).words("x", 4).tolist())
+
+
+@given(st.integers(1, 50), st.data())
+def test_choice_draws_without_replacement(population: int, data: st.DataObject) -> None:
+    count = data.draw(st.integers(1, population))
+    chosen = Streams(data.draw(st.integers(0, 2**63 - 1))).choice("clients", population, count)
+    assert len(set(chosen)) == count
+    assert chosen == sorted(chosen)
+    assert set(chosen) <= set(range(population))
+
+
+def test_choice_is_uniform() -> None:
+    hits = np.zeros(10)
+    for round in range(4000):
+        hits[Streams(0).at(round).choice("clients", 10, 3)] += 1
+    assert hits / 4000 == pytest.approx(0.3, abs=0.03)  # standard error 0.007
+
+
+def test_permutation_holds_every_index_once() -> None:
+    assert sorted(Streams(3).permutation("x", 100)) == list(range(100))
+
+
+def test_noise_is_uniform_and_inside_the_unit_interval() -> None:
+    draws = Streams(1).noise("x", torch.device("cpu")).uniform(1_000_001)
+    assert draws.dtype == torch.float32
+    assert float(draws.min()) > 0
+    assert float(draws.max()) < 1
+    assert float(draws.mean()) == pytest.approx(0.5, abs=0.002)
+    assert float(draws.var()) == pytest.approx(1 / 12, abs=0.001)
+
+
+def test_noise_moves_on() -> None:
+    noise = Streams(1).noise("x", torch.device("cpu"))
+    assert not torch.equal(noise.uniform(100), noise.uniform(100))

@@ -1,0 +1,97 @@
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedpm.data.datasets import Dataset, Shard
+from fedpm.errors import ConfigError
+from fedpm.masking import MaskedNetwork
+from fedpm.rng import Streams
+from fedpm.training import Local, SampleWeights, _batches, choose_device, choose_precision, train_scores
+
+
+@pytest.mark.parametrize("gradient", ["theta", "identity"])
+def test_straight_through_gradient_follows_its_definition(gradient: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.randn(50, generator=generator, dtype=torch.float64, requires_grad=True)
+    weights, uniform, upstream = (torch.rand(50, generator=generator, dtype=torch.float64) for _ in range(3))
+    sampled = SampleWeights.apply(scores, weights, uniform, gradient)
+    theta = torch.sigmoid(scores.detach())
+    assert torch.equal(sampled, (uniform < theta) * weights)
+    sampled.backward(upstream)
+    through_sample = theta if gradient == "theta" else torch.ones_like(theta)  # ∂m/∂θ
+    expected = upstream * weights * through_sample * theta * (1 - theta)  # · ∂θ/∂s
+    assert scores.grad is not None
+    torch.testing.assert_close(scores.grad, expected)
+
+
+def test_batches_cover_the_shard_once_in_equal_parts() -> None:
+    shard = Shard(np.arange(129, dtype=np.float32)[:, None], np.arange(129))
+    batches = [y for _, y in _batches(shard, Streams(0).at(1, 2), 0, Local(1, 64, 0.1))]
+    assert [len(y) for y in batches] == [43, 43, 43]
+    assert sorted(torch.cat(batches).tolist()) == list(range(129))
+    again = [y for _, y in _batches(shard, Streams(0).at(1, 2), 1, Local(1, 64, 0.1))]
+    assert not torch.equal(torch.cat(batches), torch.cat(again))
+
+
+def _train(net: nn.Module, data: Dataset, rng: Streams, **how: object) -> tuple[np.ndarray, np.ndarray, float]:
+    masked = MaskedNetwork(net)
+    local = Local(**{"epochs": 3, "batch_size": 64, "lr": 0.1, **how})
+    theta = np.full(masked.size, 0.5, np.float32)
+    return train_scores(masked, masked.weights(0), theta, masked.initial_stats(), data.train, rng, local)
+
+
+def test_training_lowers_the_loss_and_moves_theta(data: Dataset) -> None:
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+    _, _, first = _train(net, data, Streams(0).at(1, 0), epochs=1)
+    theta, _, last = _train(net, data, Streams(0).at(1, 0), epochs=10)
+    assert last < 0.5 * first
+    assert theta.min() >= 0
+    assert theta.max() <= 1
+    assert theta.std() > 0.1
+
+
+def test_training_is_a_function_of_its_stream_even_with_dropout(data: Dataset) -> None:
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.Dropout(0.5), nn.ReLU(), nn.Linear(32, 10))
+    before = torch.get_rng_state()
+    first = _train(net, data, Streams(0).at(1, 0))[0]
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.rand(3)  # whatever the rest of the program draws
+    assert np.array_equal(first, _train(net, data, Streams(0).at(1, 0))[0])
+    assert not np.array_equal(first, _train(net, data, Streams(0).at(1, 1))[0])
+
+
+def test_norm_statistics_are_learned(data: Dataset) -> None:
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.BatchNorm1d(32, affine=False), nn.ReLU(), nn.Linear(32, 10))
+    _, stats, _ = _train(net, data, Streams(0).at(1, 0))
+    assert np.abs(stats - MaskedNetwork(net).initial_stats()).min() > 0
+
+
+def test_bfloat16_trains_too(data: Dataset) -> None:
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+    _, _, loss = _train(net, data, Streams(0).at(1, 0), epochs=10, precision=torch.bfloat16)
+    assert loss < 1
+
+
+def test_an_unusable_device_is_refused() -> None:
+    with pytest.raises(ConfigError, match="device = 'nonsense'"):
+        choose_device("nonsense")
+    assert choose_device("cpu").type == "cpu"
+    if not torch.cuda.is_available():
+        assert choose_device("auto").type == "cpu"
+        with pytest.raises(ConfigError, match="device = 'cuda'"):
+            choose_device("cuda")
+
+
+def test_auto_precision_is_bfloat16_only_where_the_cpu_computes_in_it() -> None:
+    native = torch.cpu._is_avx512_bf16_supported()
+    assert choose_precision("auto", torch.device("cpu")) == (torch.bfloat16 if native else torch.float32)
+    assert choose_precision("bfloat16", torch.device("cpu")) == torch.bfloat16
+
+
+def test_norm_layers_that_average_over_all_steps_start_anew_on_every_client(data: Dataset) -> None:
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.BatchNorm1d(10, affine=False, momentum=None))
+    masked, local = MaskedNetwork(net), Local(epochs=1, batch_size=64, lr=0.1)
+    theta = np.full(masked.size, 0.5, np.float32)
+    arguments = (masked, masked.weights(0), theta, masked.initial_stats(), data.train, Streams(0).at(1, 0), local)
+    assert np.array_equal(train_scores(*arguments)[1], train_scores(*arguments)[1])
