@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from fedpm import nets
-from fedpm.codec.masks import Mask, decode_frequency, encode_frequency
+from fedpm.codec.masks import Frequency, Mask
 from fedpm.errors import ArtifactError, WireError
 from fedpm.files import write_atomically
 from fedpm.masking import MaskedNetwork, Vector
@@ -52,7 +52,7 @@ class Model:
     @classmethod
     def make(cls, header: Header, mask: Mask, stats: Vector) -> "Model":
         """Code a mask."""
-        return cls(header, encode_frequency(mask), stats)
+        return cls(header, Frequency().encode_mask(mask).data, stats)
 
     def to_bytes(self) -> bytes:
         """Return the file's bytes, the same for the same model."""
@@ -100,7 +100,7 @@ class Model:
         if len(self.stats) != masked.stats_size:
             raise ArtifactError(f"model file holds {len(self.stats)} norm statistics, the network {masked.stats_size}")
         try:
-            mask = decode_frequency(self.coded_mask, masked.size)
+            mask = Frequency().decode_mask(self.coded_mask, masked.size)
         except WireError as error:
             raise ArtifactError(f"the model file's mask cannot be decoded: {error}") from None
         return masked.module(torch.from_numpy(mask) * masked.weights(header.seed), self.stats)

@@ -101,7 +101,9 @@ class Config(Section):
     seed: int = Field(0, ge=0, lt=2**63, description="names every random stream of the run")
     rounds: int = Field(20, gt=0, lt=2**31, description="federated rounds")
     algorithm: Literal["fedpm"] = Field("fedpm", description="what clients and server do")
-    codec: Literal["frequency"] = Field("frequency", description="how masks are coded on the way up")
+    codec: Literal["frequency", "side-information", "shared-randomness"] = Field(
+        "shared-randomness", description="how masks are coded on the way up; the choice never changes a mask"
+    )
     engine: Literal["inprocess"] = Field("inprocess", description="what runs the clients")
     workers: Literal["auto"] | int = Field("auto", description="processes that train clients; never changes results")
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1, mps")
@@ -118,6 +120,15 @@ class Config(Section):
     def _workers(self) -> Self:
         if isinstance(self.workers, int) and self.workers < 1:
             raise ValueError(f"workers = {self.workers} should be 'auto' or at least 1")
+        return self
+
+    @model_validator(mode="after")
+    def _masks(self) -> Self:
+        if self.clients.per_round * self.reset_every > 2**20:
+            raise ValueError(
+                f"clients.sampled × aggregation.reset_every = {self.clients.per_round} × {self.reset_every}: "
+                "a posterior should be of at most 2**20 masks; reset more often"
+            )
         return self
 
     @property

@@ -65,7 +65,7 @@ def build(
     )
     masked = MaskedNetwork(net, init=config.model.init, frozen=frozen)
     _check_fit(masked, dataset)
-    algorithm = FedPM(masked, config.seed, local, config.aggregation.lam0, config.reset_every)
+    algorithm = FedPM(masked, config.seed, local, config.codec, config.aggregation.lam0, config.reset_every)
     parts = iid(train.y, config.clients.total, config.seed)
     clients = Clients(algorithm, train, parts, Streams(config.seed), config.local.threads)
     return Experiment(config, algorithm, clients, validation, dataset, tuple(frozen))

@@ -92,6 +92,11 @@ class MaskedNetwork:
                 weights[where].reshape(part.shape)[part.zero_row] = 0
         return torch.from_numpy(weights)
 
+    def layers(self) -> npt.NDArray[np.uint8]:
+        """Return which part each weight belongs to; parts beyond the 255th share a number."""
+        numbers = np.minimum(np.arange(len(self.parts)), 255).astype(np.uint8)
+        return np.repeat(numbers, [part.size for part in self.parts])
+
     def initial_stats(self) -> Vector:
         """Return the norm layers' statistics before any training, as one flat vector."""
         values = [buffer.numpy().ravel() for _, buffer in _statistics(self.net)]

@@ -17,7 +17,7 @@ from fedpm.artifact import Header, Model
 from fedpm.checkpoint import Record, RunFolder
 from fedpm.config import Config
 from fedpm.data.datasets import Dataset
-from fedpm.engines.base import Engine
+from fedpm.engines.base import Engine, Task
 from fedpm.errors import WireError
 from fedpm.evaluation import evaluate
 from fedpm.experiment import OWN, Experiment, build, start_engine
@@ -41,6 +41,7 @@ class Exchange:
 
     clients: list[int]
     downlink_bytes: int
+    downlink_ideal_bits: float = 0.0
     uplink_bytes: int = 0
     metrics: dict[str, list[float]] = field(default_factory=dict)
     rejected: dict[str, str] = field(default_factory=dict)
@@ -67,6 +68,7 @@ class Exchange:
             "downlink_bytes": self.downlink_bytes,
             "uplink_bpp": self.uplink_bytes * bpp,
             "downlink_bpp": self.downlink_bytes * bpp,
+            "downlink_ideal_bpp": self.downlink_ideal_bits * bpp / 8,
             "rejected": self.rejected,
             **{name: _finite(sum(values) / len(values)) for name, values in self.metrics.items()},
         }
@@ -145,12 +147,21 @@ def _round(experiment: Experiment, engine: Engine, state: Any) -> tuple[Any, Rec
     algorithm, config = experiment.algorithm, experiment.config
     number = state.round + 1
     chosen = Streams(config.seed).at(number).choice("clients", config.clients.total, config.clients.per_round)
-    broadcast = algorithm.broadcast(state)
-    exchange = Exchange(chosen, len(broadcast) * len(chosen))
-    replies = engine.run(number, broadcast, chosen)
+    tasks, ideal_bits = _tasks(algorithm, state, chosen)
+    exchange = Exchange(chosen, sum(len(task.broadcast) for task in tasks), ideal_bits)
+    replies = engine.run(number, tasks)
     state = algorithm.aggregate(state, exchange.accepted(algorithm, state, replies))
     record = {"round": number, **_scores(experiment, state), **exchange.figures(algorithm.masked.size)}
     return state, {**record, "seconds": round(time.perf_counter() - started, 3)}
+
+
+def _tasks(algorithm: Algorithm[Any, Any], state: Any, chosen: list[int]) -> tuple[list[Task], float]:
+    """Return each client's broadcast, the brief form where it holds the last one, and the ideal bits of them all."""
+    holders = algorithm.holders(state)
+    forms = {holds: algorithm.broadcast(state, holder=holds) for holds in {client in holders for client in chosen}}
+    memory = algorithm.memory(state)
+    tasks = [Task(c, forms[c in holders].payload, memory if c in holders else b"") for c in chosen]
+    return tasks, sum(forms[client in holders].ideal_bits for client in chosen)
 
 
 def _scores(experiment: Experiment, state: Any) -> Record:

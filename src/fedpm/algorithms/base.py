@@ -14,6 +14,14 @@ from fedpm.rng import Streams
 
 
 @dataclass(frozen=True)
+class Broadcast:
+    """What the server sends, and the bits that an ideal coder would take for what is coded in it."""
+
+    payload: bytes
+    ideal_bits: float = 0.0
+
+
+@dataclass(frozen=True)
 class ClientResult:
     """What a client hands back: the bytes it sends, and figures for the log that are no part of the traffic."""
 
@@ -42,11 +50,20 @@ class Algorithm(Protocol[S, U]):
     def init(self) -> S:
         """Return the state before the first round."""
 
-    def broadcast(self, state: S) -> bytes:
-        """Return the message that starts the next round."""
+    def broadcast(self, state: S, *, holder: bool = False) -> Broadcast:
+        """Return the message that starts the next round, for a client that holds the last one or for any other."""
 
-    def client_update(self, broadcast: bytes, shard: Shard, rng: Streams) -> ClientResult:
-        """Train on a client's examples; ``rng`` holds the streams of this round and client."""
+    def holders(self, state: S) -> set[int]:
+        """Return the clients that hold the broadcast of the round before."""
+
+    def memory(self, state: S) -> bytes:
+        """Return what those clients keep of it: what ``remember`` gave them."""
+
+    def client_update(self, broadcast: bytes, shard: Shard, rng: Streams, memory: bytes = b"") -> ClientResult:
+        """Train on a client's examples; ``rng`` holds the client's own streams of this round."""
+
+    def remember(self, broadcast: bytes, round: int, memory: bytes = b"") -> bytes:
+        """Return what a client keeps of a broadcast, to read a brief one in the next round."""
 
     def decode(self, state: S, client: int, payload: bytes) -> U:
         """Return what a client sent in answer to ``broadcast(state)``, or raise WireError."""

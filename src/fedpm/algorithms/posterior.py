@@ -1,11 +1,21 @@
 """The server's belief about every parameter: a Beta posterior in exact integers (Section 3.2, Algorithm 2)."""
 
 from dataclasses import dataclass
+from functools import cached_property
+from math import exp
+from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
 
-Counts = npt.NDArray[np.uint32]
+from fedpm.codec.contexts import Belief, Counts
+from fedpm.rng import Streams
+
+INITIAL_TOTAL = 2**16
+INITIAL_LEVELS = np.array(
+    [round(INITIAL_TOTAL / (1 + exp(-NormalDist().inv_cdf((i + 0.5) / 256)))) for i in range(256)], np.uint32
+)
+"""θ = sigmoid(s), s ~ N(0, 1), in 256 equally likely levels and in integers, so that all machines agree."""
 
 
 @dataclass(frozen=True)
@@ -16,26 +26,25 @@ class Posterior:
     total: int
     lam0: int = 1
 
+    @classmethod
+    def initial(cls, seed: int, size: int) -> "Posterior":
+        """Return the θ that a seed implies before any training, in the form of a posterior."""
+        return cls(INITIAL_LEVELS[Streams(seed).uint8("initial scores", size)], INITIAL_TOTAL)
+
     def updated(self, ones: Counts, masks: int, *, reset: bool) -> "Posterior":
         """Return the posterior after ``masks`` more masks with so many ones (eq. 3), from the prior if reset."""
         if reset:
             return Posterior(ones, masks, self.lam0)
         return Posterior(self.ones + ones, self.total + masks, self.lam0)
 
-    @property
-    def numerator(self) -> Counts:
-        """α − 1, an integer."""
-        return self.ones + np.uint32(self.lam0 - 1)
-
-    @property
-    def denominator(self) -> int:
-        """α + β − 2, the same for all parameters."""
-        return self.total + 2 * (self.lam0 - 1)
+    @cached_property
+    def belief(self) -> Belief:
+        """The mode (α − 1)/(α + β − 2) (eq. 4) as a fraction; with λ0 = 1 it is ones/total, the plain mean."""
+        return Belief(self.ones + np.uint32(self.lam0 - 1), self.total + 2 * (self.lam0 - 1))
 
     def mode(self) -> npt.NDArray[np.float32]:
-        """Return θ = (α − 1)/(α + β − 2) (eq. 4); with λ0 = 1 that is ones/total, the plain mean."""
-        theta: npt.NDArray[np.float32] = (self.numerator / np.float64(self.denominator)).astype(np.float32)
-        return theta
+        """Return θ, the mode of the posterior."""
+        return self.belief.theta()
 
 
 def reset_due(round: int, every: int) -> bool:

@@ -1,37 +1,24 @@
-"""The frame of every message: 36 bytes around a body.
-
-=======  ====  ==========================================================
-offset   type  field
-=======  ====  ==========================================================
-0        4 s   magic ``FDPM``
-4        u8    version of the format
-5        u8    kind: 1 broadcast, 2 upload
-6        u16   reserved, zero
-8        u64   fingerprint of network and seed
-16       u32   round
-20       u32   client (broadcasts to all: 2³²−1)
-24       u64   length of the body
-32       u32   CRC-32 of all bytes but these four
-36             body
-=======  ====  ==========================================================
-"""
+"""The frame of every message: 36 bytes, a coded part, and float32 norm statistics (docs/wire-format.md)."""
 
 import struct
 import zlib
 from dataclasses import dataclass
 from enum import IntEnum
 
+import numpy as np
+import numpy.typing as npt
+
 from fedpm.errors import WireError
 
 MAGIC = b"FDPM"
 VERSION = 1
-_HEAD = struct.Struct("<4sBBHQIIQ")
+_HEAD = struct.Struct("<4sBBBBQIIII")
 _CRC = struct.Struct("<I")
 OVERHEAD = _HEAD.size + _CRC.size
 
 
 class Kind(IntEnum):
-    """What a message carries."""
+    """Which way a message goes."""
 
     BROADCAST = 1
     UPLOAD = 2
@@ -39,53 +26,57 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True)
 class Message:
-    """A frame's fields."""
+    """A frame's fields; ``form`` tells how the coded part is to be read."""
 
     kind: Kind
+    form: int
     fingerprint: int
     round: int
     client: int
-    body: bytes
+    coded: bytes
+    stats: npt.NDArray[np.float32]
 
     def to_bytes(self) -> bytes:
         """Return the message as sent."""
-        head = _HEAD.pack(MAGIC, VERSION, self.kind, 0, self.fingerprint, self.round, self.client, len(self.body))
-        return head + _CRC.pack(zlib.crc32(self.body, zlib.crc32(head))) + self.body
+        stats = self.stats.astype("<f4").tobytes()
+        identity = (self.fingerprint, self.round, self.client)
+        head = _HEAD.pack(MAGIC, VERSION, self.kind, self.form, 0, *identity, len(self.coded), len(self.stats))
+        return b"".join((head, _CRC.pack(_checksum(head, self.coded, stats)), self.coded, stats))
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "Message":
         """Parse a message; anything but an undamaged message of this version raises WireError."""
         if len(data) < OVERHEAD:
             raise WireError(f"message of {len(data)} bytes: shorter than the {OVERHEAD} of an empty one; it was cut")
-        magic, version, kind, reserved, fingerprint, round_, client, length = _HEAD.unpack_from(data)
+        magic, version, kind, form, zero, fingerprint, round_, client, coded, stats = _HEAD.unpack_from(data)
         if magic != MAGIC:
             raise WireError(f"message starts with {magic!r}: not a fedpm message, which starts with {MAGIC!r}")
         if version != VERSION:
-            raise WireError(
-                f"message has version {version}: this library reads version {VERSION}; upgrade the older end"
-            )
-        body = data[OVERHEAD:]
-        if length != len(body):
-            raise WireError(f"message claims a body of {length} bytes and has {len(body)}: it was cut or padded")
-        (crc,) = _CRC.unpack_from(data, _HEAD.size)
-        if crc != zlib.crc32(body, zlib.crc32(data[: _HEAD.size])):
+            raise WireError(f"message has version {version}: this library reads {VERSION}; upgrade the older end")
+        if len(data) != OVERHEAD + coded + 4 * stats:
+            raise WireError(f"message of {len(data)} bytes claims {OVERHEAD + coded + 4 * stats}: it was cut or padded")
+        if _CRC.unpack_from(data, _HEAD.size)[0] != _checksum(data[: _HEAD.size], data[OVERHEAD:]):
             raise WireError("message fails its checksum: it was damaged on the way")
-        if reserved != 0 or kind not in list(Kind):
-            raise WireError(f"message of kind {kind} with reserved field {reserved}: unknown to version {VERSION}")
-        return cls(Kind(kind), fingerprint, round_, client, body)
+        if zero != 0 or kind not in (Kind.BROADCAST, Kind.UPLOAD):
+            raise WireError(f"message of kind {kind} with reserved field {zero}: unknown to version {VERSION}")
+        end = OVERHEAD + coded
+        values = np.frombuffer(data, "<f4", stats, end).astype(np.float32)
+        if not np.isfinite(values).all():
+            raise WireError("norm statistics hold NaN or infinite values: the sender's training diverged")
+        return cls(Kind(kind), form, fingerprint, round_, client, data[OVERHEAD:end], values)
 
-    def expect(self, kind: Kind, fingerprint: int, round: int, client: int) -> "Message":
-        """Return the message if it is the one that is due, otherwise raise WireError naming what differs."""
-        wanted = {"kind": int(kind), "model": fingerprint, "round": round, "client": client}
-        found = {
-            "kind": int(self.kind),
-            "model": self.fingerprint,
-            "round": self.round,
-            "client": self.client,
-        }
-        wrong = [
-            f"{field} {found[field]} instead of {wanted[field]}" for field in wanted if found[field] != wanted[field]
-        ]
+    def expect(self, kind: Kind, fingerprint: int, round: int, client: int, stats: int) -> None:
+        """Raise WireError if the message is not the one that is due, naming what differs."""
+        wanted = {"kind": int(kind), "model": fingerprint, "round": round, "client": client, "statistics": stats}
+        identity = (int(self.kind), self.fingerprint, self.round, self.client, len(self.stats))
+        found = dict(zip(wanted, identity, strict=True))
+        wrong = [f"{name} {found[name]} instead of {value}" for name, value in wanted.items() if found[name] != value]
         if wrong:
             raise WireError(f"message is of another exchange: {', '.join(wrong)}")
-        return self
+
+
+def _checksum(*parts: bytes) -> int:
+    crc = 0
+    for part in parts:
+        crc = zlib.crc32(part, crc)
+    return crc

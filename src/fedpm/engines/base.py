@@ -12,6 +12,15 @@ from fedpm.training import threads
 
 
 @dataclass(frozen=True)
+class Task:
+    """A broadcast for one client, and what a simulated client remembers of the round before."""
+
+    client: int
+    broadcast: bytes
+    memory: bytes = b""
+
+
+@dataclass(frozen=True)
 class Clients:
     """The client side of an experiment: any client's work, wherever it runs."""
 
@@ -21,18 +30,19 @@ class Clients:
     streams: Streams
     threads: int
 
-    def run(self, round: int, client: int, broadcast: bytes) -> ClientResult:
+    def run(self, round: int, task: Task) -> ClientResult:
         """Answer a broadcast as one client."""
-        shard = self.train.take(self.parts[client])
+        shard = self.train.take(self.parts[task.client])
         with threads(self.threads):
-            return self.algorithm.client_update(broadcast, shard, self.streams.at(round, client))
+            rng = self.streams.at(round, task.client)
+            return self.algorithm.client_update(task.broadcast, shard, rng, task.memory)
 
 
 class Engine(Protocol):
     """Runs clients."""
 
-    def run(self, round: int, broadcast: bytes, clients: Sequence[int]) -> Iterator[tuple[int, ClientResult]]:
-        """Give the clients a broadcast and yield their replies in the order of ``clients``.
+    def run(self, round: int, tasks: Sequence[Task]) -> Iterator[tuple[int, ClientResult]]:
+        """Give the clients their broadcasts and yield their replies in the order of ``tasks``.
 
         The order is fixed because sums of floats (norm statistics, dense updates) depend on it.
         """

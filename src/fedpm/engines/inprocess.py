@@ -12,7 +12,7 @@ from multiprocessing import connection, get_context, parent_process
 from pickle import PicklingError
 
 from fedpm.algorithms.base import ClientResult
-from fedpm.engines.base import Clients
+from fedpm.engines.base import Clients, Task
 from fedpm.errors import EngineError
 
 
@@ -22,10 +22,10 @@ class Sequential:
     def __init__(self, clients: Clients) -> None:
         self._clients = clients
 
-    def run(self, round: int, broadcast: bytes, clients: Sequence[int]) -> Iterator[tuple[int, ClientResult]]:
+    def run(self, round: int, tasks: Sequence[Task]) -> Iterator[tuple[int, ClientResult]]:
         """Yield the replies in order."""
-        for client in clients:
-            yield client, self._clients.run(round, client, broadcast)
+        for task in tasks:
+            yield task.client, self._clients.run(round, task)
 
     def close(self) -> None:
         """Nothing was started."""
@@ -47,14 +47,14 @@ class Workers:
                 "module, and a script should start runs below if __name__ == '__main__'; or use workers=1"
             ) from None
 
-    def run(self, round: int, broadcast: bytes, clients: Sequence[int]) -> Iterator[tuple[int, ClientResult]]:
+    def run(self, round: int, tasks: Sequence[Task]) -> Iterator[tuple[int, ClientResult]]:
         """Yield the replies in order; a few wait their turn, however many clients there are."""
-        waiting = iter(clients)
+        waiting = iter(tasks)
         running: deque[tuple[int, Future[ClientResult]]] = deque()
         try:
             while True:
-                while len(running) < 2 * self._count and (client := next(waiting, None)) is not None:
-                    running.append((client, self._pool.submit(_run_client, round, client, broadcast)))
+                while len(running) < 2 * self._count and (task := next(waiting, None)) is not None:
+                    running.append((task.client, self._pool.submit(_run_client, round, task)))
                 if not running:
                     return
                 client, future = running.popleft()
@@ -99,5 +99,5 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _run_client(round: int, client: int, broadcast: bytes) -> ClientResult:
-    return _clients.run(round, client, broadcast)
+def _run_client(round: int, task: Task) -> ClientResult:
+    return _clients.run(round, task)

@@ -1,0 +1,149 @@
+"""What the server tells a client at the start of a round: θ_g, in the shortest form the client can read.
+
+Forms: the seed alone (before any training); counts that need no past; and, for a client that holds the broadcast of the
+round before, the sum of the last masks, given that broadcast or given also the u of the clients that answered.
+"""
+
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from fedpm.algorithms.base import Broadcast
+from fedpm.algorithms.posterior import Posterior
+from fedpm.codec.contexts import Counts
+from fedpm.codec.counts import Prediction, decode_added, decode_counts, encode_added, encode_counts
+from fedpm.codec.entropy import Coded
+from fedpm.codec.masks import upload_uniform
+from fedpm.codec.message import Kind, Message
+from fedpm.errors import WireError
+from fedpm.masking import MaskedNetwork, Vector
+from fedpm.rng import SERVER, Streams
+
+MAX_TOTAL = 2**20
+"""The most masks a posterior may be of; bounds what a decoder allocates."""
+MAX_PREDICTED = 32
+"""With more clients in a round, drawing all of their u costs a client more than it saves."""
+_HEAD = struct.Struct("<QII")  # seed, λ0, total
+_MASKS = struct.Struct("<I")
+
+
+class Form(IntEnum):
+    """How a broadcast is coded."""
+
+    SEED = 0
+    COUNTS = 1
+    GIVEN_COUNTS = 2
+    GIVEN_MASKS = 3
+
+
+@dataclass(frozen=True)
+class Received:
+    """What a client reads out of a broadcast; ``posterior`` is None before any training."""
+
+    seed: int
+    round: int
+    posterior: Posterior | None
+    stats: Vector
+
+    def belief_of(self, size: int) -> Posterior:
+        """Return the posterior, or the one that the seed implies."""
+        return self.posterior or Posterior.initial(self.seed, size)
+
+
+@dataclass(frozen=True)
+class Downlink:
+    """Writes and reads broadcasts for one network."""
+
+    masked: MaskedNetwork
+
+    def full(self, content: Received) -> Broadcast:
+        """Return a broadcast that needs no past."""
+        posterior = content.posterior
+        if posterior is None:
+            return self._message(content, Form.SEED, b"", Coded(b"", 0.0))
+        return self._message(
+            content, Form.COUNTS, b"", encode_counts(posterior.ones, posterior.total, self.masked.layers())
+        )
+
+    def brief(self, content: Received, before: Received, clients: list[int], *, shared: bool) -> Broadcast:
+        """Return a broadcast for a client that holds ``before``; ``clients`` are those whose masks were added."""
+        start, now = before.belief_of(self.masked.size), content.belief_of(self.masked.size)
+        added = now.ones if now.total == len(clients) else now.ones - start.ones
+        head = _MASKS.pack(len(clients))
+        if shared and len(clients) <= MAX_PREDICTED:
+            coded = self._prediction(before, clients).encode(added)
+            return self._message(content, Form.GIVEN_MASKS, head + np.array(clients, "<u4").tobytes(), coded)
+        return self._message(content, Form.GIVEN_COUNTS, head, encode_added(added, len(clients), start.belief))
+
+    def _message(self, content: Received, form: Form, head: bytes, coded: Coded) -> Broadcast:
+        posterior = content.posterior
+        lam0, total = (0, 0) if posterior is None else (posterior.lam0, posterior.total)
+        body = _HEAD.pack(content.seed, lam0, total) + head + coded.data
+        stats = content.stats if posterior is not None else content.stats[:0]
+        fingerprint = self.masked.fingerprint(content.seed)
+        message = Message(Kind.BROADCAST, form, fingerprint, content.round, SERVER, body, stats)
+        return Broadcast(message.to_bytes(), coded.ideal_bits)
+
+    def read(self, broadcast: bytes, round: int, memory: bytes = b"") -> Received:
+        """Read a broadcast; ``memory`` is the full form of the one before, if the client holds it."""
+        message = Message.from_bytes(broadcast)
+        if len(message.coded) < _HEAD.size:
+            raise WireError(f"broadcast of {len(message.coded)} bytes: too short to hold a seed; it was cut")
+        seed, lam0, total = _HEAD.unpack_from(message.coded)
+        stats_size = 0 if message.form == Form.SEED else self.masked.stats_size
+        message.expect(Kind.BROADCAST, self.masked.fingerprint(seed), round, SERVER, stats_size)
+        coded = message.coded[_HEAD.size :]
+        if message.form == Form.SEED:
+            return Received(seed, round, None, self.masked.initial_stats())
+        if not (0 < total <= MAX_TOTAL and 0 < lam0 <= MAX_TOTAL):
+            raise WireError(f"broadcast of {total} masks with λ0 = {lam0}: both should be from 1 to {MAX_TOTAL}")
+        if message.form == Form.COUNTS:
+            ones = decode_counts(coded, total, self.masked.layers())
+        else:
+            ones = self._read_brief(message.form, coded, total, round, memory)
+        return Received(seed, round, Posterior(ones, total, lam0), message.stats)
+
+    def _read_brief(self, form: int, coded: bytes, total: int, round: int, memory: bytes) -> Counts:
+        """Return the counts of a brief broadcast."""
+        if not memory:
+            raise WireError(f"broadcast builds on that of round {round - 1}, which this client does not hold")
+        before = self.read(memory, round - 1)
+        start = before.belief_of(self.masked.size)
+        masks, coded = _read_count(coded)
+        if masks > total:
+            raise WireError(f"broadcast adds {masks} masks to a total of {total}: it is damaged")
+        if form == Form.GIVEN_COUNTS:
+            added = decode_added(coded, masks, start.belief)
+        elif form == Form.GIVEN_MASKS:
+            clients, coded = _read_clients(coded, masks)
+            added = self._prediction(before, clients).decode(coded)
+        else:
+            raise WireError(f"broadcast of form {form}: this library reads forms up to {int(max(Form))}")
+        if total == masks:
+            return added
+        if before.posterior is None or total != before.posterior.total + masks:
+            raise WireError(f"broadcast of {total} masks does not continue the one this client holds")
+        return before.posterior.ones + added
+
+    def _prediction(self, before: Received, clients: list[int]) -> Prediction:
+        """Return what the clients' shared u of the round before say about their masks."""
+        prediction = Prediction(before.belief_of(self.masked.size).belief)
+        for client in clients:
+            prediction.add(upload_uniform(Streams(before.seed).at(before.round, client), self.masked.size))
+        return prediction
+
+
+def _read_count(coded: bytes) -> tuple[int, bytes]:
+    if len(coded) < _MASKS.size:
+        raise WireError(f"broadcast has {len(coded)} bytes where a number of masks should be: it was cut")
+    return _MASKS.unpack_from(coded)[0], coded[_MASKS.size :]
+
+
+def _read_clients(coded: bytes, count: int) -> tuple[list[int], bytes]:
+    if count > MAX_PREDICTED or len(coded) < 4 * count:
+        raise WireError(f"broadcast names {count} clients, more than it has room for: it is damaged")
+    clients: npt.NDArray[np.uint32] = np.frombuffer(coded, "<u4", count)
+    return clients.tolist(), coded[4 * count :]

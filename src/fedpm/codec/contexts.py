@@ -1,0 +1,61 @@
+"""What both ends know about a parameter before it is coded, in integer arithmetic alone."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import floor, log
+
+import numpy as np
+import numpy.typing as npt
+
+Counts = npt.NDArray[np.uint32]
+Words = npt.NDArray[np.uint32]
+Bytes = npt.NDArray[np.uint8]
+
+LEVELS = 64
+REACH = 32  # distances are told apart up to ±4 in logit, in steps of 1/8
+_CELLS = 4096
+_LOGIT = np.array([floor(32 * log((i + 0.5) / (_CELLS - i - 0.5))) for i in range(_CELLS)], np.int16)
+_CLAMP = _CELLS // 100  # clients clamp θ to [0.01, 0.99]
+
+
+@dataclass(frozen=True)
+class Belief:
+    """θ_g of every parameter as an exact fraction, numerator/denominator."""
+
+    numerator: Counts
+    denominator: int
+
+    def theta(self) -> npt.NDArray[np.float32]:
+        """Return θ_g as floats, to train with."""
+        theta: npt.NDArray[np.float32] = (self.numerator / np.float64(self.denominator)).astype(np.float32)
+        return theta
+
+    def level(self) -> Bytes:
+        """Return θ_g in 64 levels; 0 and 1 have levels of their own while the denominator is below 64."""
+        levels = np.arange(self.denominator + 1, dtype=np.uint64) * LEVELS // (self.denominator + 1)
+        return levels.astype(np.uint8).take(self.numerator)
+
+    def side_and_distance(self, uniform: Words) -> Bytes:
+        """Return where uniform 32-bit u lie: 1[u < θ_g] in bit 6, and logit(u) − logit(θ_g) in bits 0 to 5.
+
+        The distance is in steps of 1/8, plus 32, and clipped to 0 … 63.
+        """
+        distance: npt.NDArray[np.int16] = _LOGIT.take(uniform >> np.uint32(20))
+        distance -= self._logit
+        distance >>= 2
+        where: Bytes = (distance.clip(-REACH, REACH - 1, out=distance) + REACH).astype(np.uint8)
+        where |= (uniform < self._threshold).view(np.uint8) << 6
+        return where
+
+    @cached_property
+    def _threshold(self) -> npt.NDArray[np.uint64]:
+        """The least 32-bit integer that is not below θ_g."""
+        fractions = np.arange(self.denominator + 1, dtype=np.uint64) << np.uint64(32)
+        table = (fractions + np.uint64(self.denominator - 1)) // np.uint64(self.denominator)
+        return table.take(self.numerator)
+
+    @cached_property
+    def _logit(self) -> npt.NDArray[np.int16]:
+        cells = np.arange(self.denominator + 1, dtype=np.uint64) * _CELLS // self.denominator
+        logits: npt.NDArray[np.int16] = _LOGIT[cells.clip(_CLAMP, _CELLS - 1 - _CLAMP)]
+        return logits.take(self.numerator)
