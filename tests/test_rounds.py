@@ -1,4 +1,6 @@
 import json
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -7,8 +9,11 @@ import torch
 from torch import nn
 
 import fedpm
+from fedpm import rounds
+from fedpm.algorithms.base import ClientResult
 from fedpm.checkpoint import RunFolder
 from fedpm.data.datasets import Dataset
+from fedpm.engines.base import Clients, Task
 from fedpm.engines.inprocess import Sequential
 from fedpm.errors import ArtifactError, ConfigError, DataError
 from fedpm.experiment import build
@@ -38,7 +43,7 @@ def test_run_folder_holds_what_the_design_promises(small_run: tuple[Path, fedpm.
     assert [record["round"] for record in records] == [1, 2, 3]
     assert set(records[0]) >= {
         "clients", "accuracy", "loss", "uplink_bytes", "downlink_bytes", "uplink_bpp", "downlink_bpp",
-        "frequency_entropy_bpp", "seconds",
+        "uplink_ideal_bpp", "uplink_frequency_entropy_bpp", "uplink_kl_bpp", "downlink_ideal_bpp", "seconds",
     }  # fmt: skip
     assert json.loads((folder / "summary.json").read_text()) == result.summary
     config = RunFolder(folder).config()
@@ -46,23 +51,57 @@ def test_run_folder_holds_what_the_design_promises(small_run: tuple[Path, fedpm.
     assert config.precision in ("float32", "bfloat16")
 
 
-def test_reported_traffic_is_the_length_of_what_was_sent(data: Dataset) -> None:
-    experiment = build(small_config(), net=small_net(), data=data)
-    algorithm, state = experiment.algorithm, experiment.algorithm.init()
-    broadcast = algorithm.broadcast(state)
-    replies = list(Sequential(experiment.clients).run(1, broadcast, [0, 2]))
-    first = fedpm.run(small_config(rounds=1, clients={"total": 4, "sampled": 2}), net=small_net(), data=data).rounds[0]
-    if first["clients"] == [0, 2]:
-        assert first["uplink_bytes"] == sum(len(result.payload) for _, result in replies)
-    assert first["downlink_bytes"] == 2 * len(broadcast)
-    assert first["uplink_bpp"] == pytest.approx(8 * first["uplink_bytes"] / (2 * algorithm.masked.size))
+class Tapped(Sequential):
+    """An engine that notes the length of everything that passes."""
+
+    def __init__(self, clients: Clients) -> None:
+        super().__init__(clients)
+        self.down: list[int] = []
+        self.up: list[int] = []
+
+    def run(self, round: int, tasks: Sequence[Task]) -> Iterator[tuple[int, ClientResult]]:
+        self.down.append(sum(len(task.broadcast) for task in tasks))
+        self.up.append(0)
+        for client, result in super().run(round, tasks):
+            self.up[-1] += len(result.payload)
+            yield client, result
+
+
+def test_reported_traffic_is_the_length_of_what_was_sent(data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    tapped: list[Tapped] = []
+    monkeypatch.setattr(rounds, "start_engine", lambda e: tapped.append(Tapped(e.clients)) or tapped[0])
+    result = fedpm.run(small_config(clients={"total": 4, "sampled": 3}), net=small_net(), data=data)
+    assert [record["uplink_bytes"] for record in result.rounds] == tapped[0].up
+    assert [record["downlink_bytes"] for record in result.rounds] == tapped[0].down
+    first = result.rounds[0]
+    assert first["uplink_bpp"] == 8 * first["uplink_bytes"] / (3 * result.summary["parameters"])
+
+
+def test_clients_that_answered_last_time_get_the_brief_broadcast(data: Dataset) -> None:
+    result = fedpm.run(small_config(rounds=4, clients={"total": 4, "sampled": 2}), net=small_net(), data=data)
+    for before, record in pairwise(result.rounds[1:]):
+        again = len(set(before["clients"]) & set(record["clients"]))
+        per_client = record["downlink_bytes"] / 2
+        assert (per_client < 450) == (again == 2), "full: 2,410 counts of 0…2; brief: what changed"
+
+
+@pytest.mark.parametrize("codec", ["frequency", "side-information"])
+def test_the_coder_changes_no_mask(codec: str, small_run: tuple[Path, fedpm.Result], data: Dataset) -> None:
+    other = fedpm.run(small_config(codec=codec), net=small_net(), data=data)
+    assert other.file.coded_mask == small_run[1].file.coded_mask
+    for record, shared in zip(other.rounds, small_run[1].rounds, strict=True):
+        assert record["accuracy"] == shared["accuracy"]
+        assert record["uplink_frequency_entropy_bpp"] == shared["uplink_frequency_entropy_bpp"]
+        assert record["uplink_bytes"] > shared["uplink_bytes"]
+        assert shared["uplink_kl_bpp"] < shared["uplink_ideal_bpp"] < shared["uplink_bpp"]
 
 
 def test_a_damaged_upload_is_left_out_and_counted(data: Dataset) -> None:
     experiment = build(small_config(), net=small_net(), data=data)
     algorithm, state = experiment.algorithm, experiment.algorithm.init()
-    replies = list(Sequential(experiment.clients).run(1, algorithm.broadcast(state), [0, 1, 2]))
-    damaged = fedpm.algorithms.base.ClientResult(replies[1][1].payload[:-1] + b"x")
+    broadcast = algorithm.broadcast(state).payload
+    replies = list(Sequential(experiment.clients).run(1, [Task(client, broadcast) for client in range(3)]))
+    damaged = ClientResult(replies[1][1].payload[:-1] + b"x")
     exchange = Exchange([0, 1, 2], 0)
     kept = list(exchange.accepted(algorithm, state, iter([replies[0], (1, damaged), replies[2]])))
     assert len(kept) == 2

@@ -83,7 +83,7 @@ class LocalConfig(Section):
 class AggregationConfig(Section):
     """The Beta posterior on the server."""
 
-    lam0: int = Field(1, gt=0, le=2**20, description="prior λ0 of both Beta parameters")
+    lam0: int = Field(1, gt=0, le=2**16, description="prior λ0 of both Beta parameters")
     reset_every: Literal["auto"] | int = Field(
         "auto", description="rounds between resets of the prior, γ; auto: round(N/K); 1: plain mean"
     )
@@ -124,10 +124,10 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _masks(self) -> Self:
-        if self.clients.per_round * self.reset_every > 2**20:
+        if self.clients.per_round * self.reset_every > 2**16:
             raise ValueError(
                 f"clients.sampled × aggregation.reset_every = {self.clients.per_round} × {self.reset_every}: "
-                "a posterior should be of at most 2**20 masks; reset more often"
+                "a posterior should be of at most 2**16 masks; reset more often"
             )
         return self
 

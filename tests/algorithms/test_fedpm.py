@@ -3,8 +3,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpm.algorithms.fedpm import FedPM, FedPMState, initial, sample_mask
+from fedpm.algorithms.fedpm import FedPM, FedPMState, Update, divergence
 from fedpm.algorithms.posterior import Posterior, reset_due
+from fedpm.codec.masks import CODERS, sample_mask
 from fedpm.data.datasets import Dataset
 from fedpm.errors import WireError
 from fedpm.masking import MaskedNetwork
@@ -13,7 +14,7 @@ from fedpm.training import Local
 from tests.conftest import small_net
 
 
-def make(**settings: int) -> FedPM:
+def make(**settings: object) -> FedPM:
     return FedPM(MaskedNetwork(small_net()), seed=5, local=Local(1, 64, 0.1), **settings)
 
 
@@ -65,7 +66,9 @@ def masks_of_rounds(rounds: int, clients: int, size: int) -> list[list[np.ndarra
 
 
 def fold(algorithm: FedPM, state: FedPMState, masks: list[np.ndarray]) -> FedPMState:
-    return algorithm.aggregate(state, ((mask, np.zeros(0, np.float32)) for mask in masks))
+    return algorithm.aggregate(
+        state, (Update(client, mask, np.zeros(0, np.float32)) for client, mask in enumerate(masks))
+    )
 
 
 def test_gamma_one_with_lam0_one_equals_the_mean() -> None:
@@ -97,41 +100,69 @@ def test_a_round_without_replies_keeps_the_belief() -> None:
     later = fold(algorithm, state, [])
     assert later.round == 2
     assert np.array_equal(later.ones, state.ones)
-    assert len(algorithm.broadcast(fold(algorithm, start, []))) < 64  # still only the seed
+    assert len(algorithm.broadcast(fold(algorithm, start, [])).payload) < 64  # still only the seed
 
 
 def test_initial_theta_is_a_sigmoid_of_standard_normal_scores() -> None:
-    theta = initial(3, 200_000).mode()
+    theta = Posterior.initial(3, 200_000).mode()
     scores = np.log(theta / (1 - theta))
     assert scores.mean() == pytest.approx(0, abs=0.01)
     assert scores.std() == pytest.approx(1, abs=0.015)  # 256 levels lose a little of the tails
-    assert np.array_equal(theta, initial(3, 200_000).mode())
+    assert np.array_equal(theta, Posterior.initial(3, 200_000).mode())
 
 
 def test_first_broadcast_is_a_seed_and_later_ones_are_no_floats() -> None:
     algorithm = make()
     state = algorithm.init()
-    assert len(algorithm.broadcast(state)) == 36 + 12
+    assert len(algorithm.broadcast(state).payload) == 36 + 16
     state = fold(algorithm, state, masks_of_rounds(1, 10, algorithm.masked.size)[0])
-    assert len(algorithm.broadcast(state)) * 8 / algorithm.masked.size < np.log2(11) + 1
+    assert len(algorithm.broadcast(state).payload) * 8 / algorithm.masked.size < np.log2(11) + 0.5
 
 
-def test_a_client_reads_what_the_server_believes() -> None:
-    algorithm = make(lam0=3, reset_every=5)
-    state = algorithm.init()
-    for masks in [[], *masks_of_rounds(2, 4, algorithm.masked.size)]:
+@pytest.mark.parametrize("codec", sorted(CODERS))
+@pytest.mark.parametrize("reset_every", [1, 3])
+def test_a_client_reads_what_the_server_believes_in_every_form(codec: str, reset_every: int) -> None:
+    algorithm = make(lam0=3, reset_every=reset_every, codec=codec)
+    state, memory = algorithm.init(), b""
+    for masks in [*masks_of_rounds(4, 3, algorithm.masked.size), [], *masks_of_rounds(2, 5, algorithm.masked.size)]:
         state = fold(algorithm, state, masks)
-        seed, theta, _ = algorithm._read(algorithm.broadcast(state), state.round + 1)
-        assert seed == 5
-        assert np.array_equal(theta, algorithm.posterior(state).mode())
+        number = state.round + 1
+        forms = [algorithm.broadcast(state)]
+        if masks:
+            forms.append(algorithm.broadcast(state, holder=True))
+            assert algorithm.memory(state) == memory or state.round == 1
+            assert len(forms[1].payload) <= len(forms[0].payload)
+        for form in forms:
+            received = algorithm._downlink.read(form.payload, number, algorithm.memory(state))
+            assert received.seed == 5
+            assert np.array_equal(received.posterior.mode(), algorithm.posterior(state).mode())
+        memory = algorithm.remember(forms[-1].payload, number, algorithm.memory(state))
+
+
+def test_a_client_without_the_past_says_so() -> None:
+    algorithm = make()
+    state = algorithm.init()
+    for _ in range(2):  # clients that stay of one mind, so that the brief form is the shorter one
+        state = fold(algorithm, state, 3 * [Streams(0).bits("m", algorithm.masked.size)])
+    brief = algorithm.broadcast(state, holder=True).payload
+    with pytest.raises(WireError, match="builds on that of round 2, which this client does not hold"):
+        algorithm._downlink.read(brief, 3)
+    with pytest.raises(WireError, match="round 1 instead of 2"):
+        algorithm._downlink.read(brief, 3, algorithm.broadcast(algorithm.init()).payload)
+
+
+def test_divergence_is_that_of_the_definition() -> None:
+    p, q = np.float32([0.2, 0, 1]), np.float32([0.5, 0.25, 0.5])
+    expected = [0.2 * np.log2(0.4) + 0.8 * np.log2(1.6), -np.log2(0.75), 1]
+    assert divergence(p, q) == pytest.approx(np.mean(expected), rel=1e-6)
 
 
 def test_an_upload_is_accepted_only_in_its_place(data: Dataset) -> None:
     algorithm = make()
     state = algorithm.init()
     rng = Streams(5).at(1, 2)
-    payload = algorithm.client_update(algorithm.broadcast(state), data.train, rng).payload
-    mask, _ = algorithm.decode(state, 2, payload)
+    payload = algorithm.client_update(algorithm.broadcast(state).payload, data.train, rng).payload
+    mask = algorithm.decode(state, 2, payload).mask
     assert set(np.unique(mask)) == {0, 1}
     with pytest.raises(WireError, match="client 2 instead of 3"):
         algorithm.decode(state, 3, payload)
@@ -140,6 +171,8 @@ def test_an_upload_is_accepted_only_in_its_place(data: Dataset) -> None:
     other = FedPM(algorithm.masked, seed=6, local=algorithm.local)
     with pytest.raises(WireError, match="model"):
         other.decode(state, 2, payload)
+    with pytest.raises(WireError, match="'shared-randomness' instead of 'frequency'"):
+        make(codec="frequency").decode(state, 2, payload)
 
 
 def test_modes_of_the_global_mask() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from fedpm.algorithms.base import ClientResult
 from fedpm.data.datasets import Dataset, Shard
-from fedpm.engines.base import Clients
+from fedpm.engines.base import Clients, Task
 from fedpm.engines.inprocess import Sequential, Workers
 from fedpm.errors import EngineError, FedPMError
 from fedpm.experiment import build
@@ -21,13 +21,14 @@ from tests.conftest import small_config, small_net
 @pytest.mark.slow
 def test_worker_processes_give_the_replies_of_a_single_one(data: Dataset) -> None:
     experiment = build(small_config(), net=small_net(), data=data)
-    broadcast = experiment.algorithm.broadcast(experiment.algorithm.init())
+    broadcast = experiment.algorithm.broadcast(experiment.algorithm.init()).payload
     workers = Workers(experiment.clients, 2)
     try:
         for chosen in ([0, 1, 2, 3], [2, 3], [1]):
-            expected = list(Sequential(experiment.clients).run(1, broadcast, chosen))
+            tasks = [Task(client, broadcast) for client in chosen]
+            expected = list(Sequential(experiment.clients).run(1, tasks))
             assert [client for client, _ in expected] == chosen
-            assert list(workers.run(1, broadcast, chosen)) == expected
+            assert list(workers.run(1, tasks)) == expected
     finally:
         workers.close()
 
@@ -39,7 +40,7 @@ class Misbehaving:
     way: str
     modes: tuple[str, ...] = field(default=())
 
-    def client_update(self, broadcast: bytes, shard: Shard, rng: Streams) -> ClientResult:
+    def client_update(self, broadcast: bytes, shard: Shard, rng: Streams, memory: bytes) -> ClientResult:
         if rng.client == 1 and self.way == "dies":
             os.kill(os.getpid(), signal.SIGKILL)
         if rng.client == 1:
@@ -57,7 +58,7 @@ def workers_of(way: str) -> Workers:
 def test_a_worker_that_dies_is_an_error_and_no_hang() -> None:
     workers = workers_of("dies")
     with pytest.raises(EngineError, match="worker process ended"):
-        list(workers.run(1, b"hello", [0, 1, 2]))
+        list(workers.run(1, [Task(client, b"hello") for client in range(3)]))
     workers.close()
 
 
@@ -65,7 +66,7 @@ def test_a_worker_that_dies_is_an_error_and_no_hang() -> None:
 def test_an_error_of_a_client_reaches_the_caller() -> None:
     workers = workers_of("raises")
     with pytest.raises(FedPMError, match="no luck"):
-        list(workers.run(1, b"hello", [0, 1, 2]))
+        list(workers.run(1, [Task(client, b"hello") for client in range(3)]))
     pids = list(workers._pool._processes)
     workers.close()
     deadline = time.monotonic() + 10

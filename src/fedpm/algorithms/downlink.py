@@ -22,7 +22,7 @@ from fedpm.errors import WireError
 from fedpm.masking import MaskedNetwork, Vector
 from fedpm.rng import SERVER, Streams
 
-MAX_TOTAL = 2**20
+MAX_TOTAL = 2**16
 """The most masks a posterior may be of; bounds what a decoder allocates."""
 MAX_PREDICTED = 32
 """With more clients in a round, drawing all of their u costs a client more than it saves."""
@@ -113,7 +113,7 @@ class Downlink:
         before = self.read(memory, round - 1)
         start = before.belief_of(self.masked.size)
         masks, coded = _read_count(coded)
-        if masks > total:
+        if not 0 < masks <= total:
             raise WireError(f"broadcast adds {masks} masks to a total of {total}: it is damaged")
         if form == Form.GIVEN_COUNTS:
             added = decode_added(coded, masks, start.belief)

@@ -1,0 +1,72 @@
+"""Damage messages many times over and see what the decoders do; run from the repository's root.
+
+python -m benchmarks.fuzz --mutations 100000
+python -m benchmarks.fuzz --atheris 120          # coverage-guided, for so many seconds (pip install atheris)
+"""
+
+import argparse
+import random
+import sys
+import time
+from contextlib import suppress
+
+from tests.fuzzing import Target, damaged, forged, targets
+
+from fedpm.errors import WireError
+
+
+def mutate(found: list[Target], count: int) -> None:
+    """Damage messages at random; half of them get a mended checksum, to reach the decoders."""
+    rng = random.Random(0)
+    others = [target.genuine for target in found]
+    right = {target.name: target.read(target.genuine) for target in found}
+    refused = same = other = 0
+    slowest = 0.0
+    for number in range(count):
+        target = rng.choice(found)
+        data = damaged(target.genuine, others, rng)
+        mend = number % 2 == 1
+        started = time.perf_counter()
+        try:
+            result = target.read(forged(data) if mend else data)
+        except WireError:
+            refused += 1
+        else:
+            same += result == right[target.name]
+            other += result != right[target.name]
+            if result != right[target.name] and not mend:
+                sys.exit(f"accepted wrongly as {target.name}: {data.hex()}")
+        slowest = max(slowest, time.perf_counter() - started)
+    print(f"{count} messages: {refused} refused, {same} read as what was meant, none read wrongly, no crash")
+    print(f"{other} forged ones (checksum mended) decoded to another value; slowest decode {slowest * 1e3:.1f} ms")
+
+
+def guided(found: list[Target], seconds: int) -> None:
+    """Let atheris search for inputs that crash a decoder behind the checksum."""
+    import atheris
+
+    def one(data: bytes) -> None:
+        if data:
+            target = found[data[0] % len(found)]
+            with suppress(WireError):
+                target.read(forged(data[1:]))
+
+    atheris.instrument_all()
+    atheris.Setup([sys.argv[0], f"-max_total_time={seconds}", "-max_len=4096"], one)
+    atheris.Fuzz()
+
+
+def main() -> None:
+    """Run one of the two."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mutations", type=int, default=100_000)
+    parser.add_argument("--atheris", type=int, metavar="SECONDS")
+    options = parser.parse_args()
+    if options.atheris:
+        guided(targets(), options.atheris)
+    else:
+        mutate(targets(), options.mutations)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""Whole messages, as they cross the network: golden bytes, and what becomes of damaged ones."""
+
+import hashlib
+import random
+from contextlib import suppress
+
+import pytest
+
+from fedpm.errors import WireError
+from tests.fuzzing import Target, damaged, forged, targets
+
+TARGETS = targets()
+OTHERS = [target.genuine for target in TARGETS]
+
+# Golden: the first 16 hex digits of SHA-256. A change is a change of the wire format and needs a new version of it.
+GOLDEN = {
+    "frequency": "42ae3f6a68cc217b",
+    "frequency seed": "b29f2a869226af2e",
+    "frequency full": "ac7fd17f432febcd",
+    "frequency brief": "53929dd5b1fa2d2b",
+    "side-information": "0bbb4efac14f07ad",
+    "side-information seed": "b29f2a869226af2e",
+    "side-information full": "ac7fd17f432febcd",
+    "side-information brief": "53929dd5b1fa2d2b",
+    "shared-randomness": "0262d34011a7b299",
+    "shared-randomness seed": "b29f2a869226af2e",
+    "shared-randomness full": "ac7fd17f432febcd",
+    "shared-randomness brief": "bfceb87f8ca4cd29",
+}
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+def test_bytes_are_the_same_in_every_release(target: Target) -> None:
+    assert hashlib.sha256(target.genuine).hexdigest()[:16] == GOLDEN[target.name]
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+def test_a_damaged_message_is_refused_and_never_read_wrongly(target: Target) -> None:
+    rng = random.Random(1)  # noqa: S311
+    right = target.read(target.genuine)
+    refused = 0
+    for _ in range(300):
+        try:
+            assert target.read(damaged(target.genuine, OTHERS, rng)) == right  # another form of the same
+        except WireError:
+            refused += 1
+    assert refused > 200
+
+
+def test_the_brief_form_is_used_where_it_is_shorter() -> None:
+    lengths = {target.name: len(target.genuine) for target in TARGETS}
+    assert lengths["shared-randomness brief"] < lengths["side-information brief"] < lengths["side-information full"]
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+def test_forged_messages_do_no_harm(target: Target) -> None:
+    rng = random.Random(2)  # noqa: S311
+    for _ in range(300):
+        with suppress(WireError):  # any other error fails the test
+            target.read(forged(damaged(target.genuine, OTHERS, rng)))

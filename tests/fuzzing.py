@@ -1,0 +1,114 @@
+"""Messages of every kind on a small network, and ways to damage them; shared by tests and benchmarks/fuzz.py."""
+
+import random
+import struct
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from torch import nn
+
+from fedpm.algorithms.fedpm import FedPM, FedPMState, Update
+from fedpm.codec.masks import CODERS, Known
+from fedpm.codec.message import OVERHEAD, Kind, Message
+from fedpm.masking import MaskedNetwork
+from fedpm.rng import Streams
+from fedpm.training import Local
+
+
+@dataclass(frozen=True)
+class Target:
+    """A genuine message, and what its receiver makes of any bytes in its place."""
+
+    name: str
+    genuine: bytes
+    read: Callable[[bytes], bytes]
+
+
+def upload(algorithm: FedPM, state: FedPMState, client: int) -> bytes:
+    """Return an upload whose θ_k lies between θ_g and a random one; no training needed."""
+    round, size = state.round + 1, algorithm.masked.size
+    known = Known(algorithm.posterior(state).belief, Streams(algorithm.seed).at(round, client))
+    noise = Streams(99).at(round, client).uint32("θ", size) / 2**32
+    theta = (0.95 * known.belief.theta() + 0.05 * noise).astype(np.float32)
+    number, coder = CODERS[algorithm.codec]
+    _, coded = coder.encode(theta, known, known.shared)
+    stats = np.arange(algorithm.masked.stats_size, dtype=np.float32)
+    fingerprint = algorithm.masked.fingerprint(algorithm.seed)
+    return Message(Kind.UPLOAD, number, fingerprint, round, client, coded.data, stats).to_bytes()
+
+
+def advance(algorithm: FedPM, state: FedPMState, clients: int) -> FedPMState:
+    """Run a round of such uploads."""
+
+    def updates() -> list[Update]:
+        return [algorithm.decode(state, client, upload(algorithm, state, client)) for client in range(clients)]
+
+    return algorithm.aggregate(state, updates())
+
+
+def targets() -> list[Target]:
+    """Return a message of every coder and of every form of broadcast."""
+    net = nn.Sequential(nn.Linear(12, 60), nn.BatchNorm1d(60, affine=False), nn.ReLU(), nn.Linear(60, 4))
+    found = []
+    for codec in CODERS:
+        algorithm = FedPM(MaskedNetwork(net), seed=5, local=Local(1, 64, 0.1), codec=codec, reset_every=2)
+        states = [algorithm.init()]
+        for _ in range(3):
+            states.append(advance(algorithm, states[-1], 6))
+        found.append(Target(codec, upload(algorithm, states[-1], 2), partial(read_upload, algorithm, states[-1])))
+        for name, state, holder in (
+            ("seed", states[0], False),
+            ("full", states[-1], False),
+            ("brief", states[-1], True),
+        ):
+            message = algorithm.broadcast(state, holder=holder).payload
+            found.append(Target(f"{codec} {name}", message, partial(read_broadcast, algorithm, state)))
+    return found
+
+
+def read_upload(algorithm: FedPM, state: FedPMState, data: bytes) -> bytes:
+    """Return what the server makes of an upload of client 2."""
+    update = algorithm.decode(state, 2, data)
+    return update.mask.tobytes() + update.stats.tobytes()
+
+
+def read_broadcast(algorithm: FedPM, state: FedPMState, data: bytes) -> bytes:
+    """Return what a client that holds the broadcast before makes of one."""
+    received = algorithm._downlink.read(data, state.round + 1, algorithm.memory(state))
+    return received.belief_of(algorithm.masked.size).mode().tobytes() + received.stats.tobytes()
+
+
+def damaged(genuine: bytes, others: list[bytes], rng: random.Random) -> bytes:
+    """Return the message with random damage: flips, cuts, insertions, swaps, parts of others, another message."""
+    data = bytearray(genuine)
+    for _ in range(rng.randint(1, 4)):
+        place = rng.randrange(len(data) + 1)
+        match rng.randrange(7):
+            case 0 | 1 if data:
+                data[place % len(data)] ^= 1 << rng.randrange(8)
+            case 2:
+                del data[place:]
+            case 3:
+                data[place:place] = rng.randbytes(rng.randint(1, 40))
+            case 4:
+                del data[place : place + rng.randint(1, 40)]
+            case 5:
+                other = rng.choice(others)
+                data[place:] = other[rng.randrange(len(other)) :]
+            case _:
+                data[:] = rng.choice(others)
+    return bytes(data)
+
+
+def forged(data: bytes) -> bytes:
+    """Return damaged bytes with lengths and checksum mended, so that they reach the decoders behind them."""
+    if len(data) < OVERHEAD:
+        return data
+    stats = struct.unpack_from("<I", data, OVERHEAD - 8)[0] % 256
+    coded = max(0, len(data) - OVERHEAD - 4 * stats)
+    data = data[: OVERHEAD + coded + 4 * stats]
+    head = data[: OVERHEAD - 12] + struct.pack("<II", coded, (len(data) - OVERHEAD - coded) // 4)
+    return head + struct.pack("<I", zlib.crc32(data[OVERHEAD:], zlib.crc32(head))) + data[OVERHEAD:]
