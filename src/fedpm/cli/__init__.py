@@ -4,6 +4,7 @@ import sys
 
 import typer
 
+from fedpm.cli.bench import bench
 from fedpm.cli.run import keys_help, run
 from fedpm.errors import ConfigError, FedPMError
 
@@ -17,12 +18,8 @@ app = typer.Typer(
 )
 
 
-@app.callback()
-def _root() -> None:
-    """Keep ``run`` a sub-command while it is the only one."""
-
-
 app.command(epilog=keys_help())(run)
+app.command()(bench)
 
 
 def main() -> None:

@@ -1,5 +1,6 @@
 """What both ends know about a parameter before it is coded, in integer arithmetic alone."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from math import floor, log
@@ -11,6 +12,7 @@ Counts = npt.NDArray[np.uint32]
 Words = npt.NDArray[np.uint32]
 Bytes = npt.NDArray[np.uint8]
 
+BLOCK = 2**17
 LEVELS = 64
 REACH = 32  # distances are told apart up to ±4 in logit, in steps of 1/8
 _CELLS = 4096
@@ -40,22 +42,31 @@ class Belief:
 
         The distance is in steps of 1/8, plus 32, and clipped to 0 … 63.
         """
-        distance: npt.NDArray[np.int16] = _LOGIT.take(uniform >> np.uint32(20))
-        distance -= self._logit
-        distance >>= 2
-        where: Bytes = (distance.clip(-REACH, REACH - 1, out=distance) + REACH).astype(np.uint8)
-        where |= (uniform < self._threshold).view(np.uint8) << 6
+        where = np.empty(len(uniform), np.uint8)
+        for part in blocks(len(uniform)):
+            u, numerator = uniform[part], self.numerator[part]
+            distance = _LOGIT.take(u >> np.uint32(20))
+            distance -= self._logits.take(numerator)
+            distance >>= 2
+            where[part] = distance.clip(-REACH, REACH - 1, out=distance) + REACH
+            where[part] |= (u < self._thresholds.take(numerator)).view(np.uint8) << 6
         return where
 
     @cached_property
-    def _threshold(self) -> npt.NDArray[np.uint64]:
-        """The least 32-bit integer that is not below θ_g."""
+    def _thresholds(self) -> npt.NDArray[np.uint64]:
+        """For each numerator, the least 32-bit integer that is not below θ_g."""
         fractions = np.arange(self.denominator + 1, dtype=np.uint64) << np.uint64(32)
-        table = (fractions + np.uint64(self.denominator - 1)) // np.uint64(self.denominator)
-        return table.take(self.numerator)
+        return (fractions + np.uint64(self.denominator - 1)) // np.uint64(self.denominator)
 
     @cached_property
-    def _logit(self) -> npt.NDArray[np.int16]:
+    def _logits(self) -> npt.NDArray[np.int16]:
+        """For each numerator, 32 · logit(θ_g) with θ_g clamped to [0.01, 0.99]."""
         cells = np.arange(self.denominator + 1, dtype=np.uint64) * _CELLS // self.denominator
         logits: npt.NDArray[np.int16] = _LOGIT[cells.clip(_CLAMP, _CELLS - 1 - _CLAMP)]
-        return logits.take(self.numerator)
+        return logits
+
+
+def blocks(size: int) -> Iterator[slice]:
+    """Yield the parts of a long vector in which to work, so that intermediate results stay small and cached."""
+    for start in range(0, size, BLOCK):
+        yield slice(start, start + BLOCK)

@@ -17,7 +17,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from fedpm.codec.contexts import Belief
+from fedpm.codec.contexts import Belief, blocks
 from fedpm.codec.entropy import AnsCoder, Coded, close_stack, decode, encode, models, open_stack, to_bytes
 from fedpm.errors import WireError
 from fedpm.rng import Streams
@@ -56,7 +56,10 @@ def upload_uniform(streams: Streams, size: int) -> npt.NDArray[np.uint32]:
 
 def sample_mask(theta: Theta, uniform: npt.NDArray[np.uint32]) -> Mask:
     """Return m = 1[u < θ] for uniform 32-bit integers u: a sample of Bern(θ), exact to 2⁻³²."""
-    return (uniform < (theta * np.float32(2**32)).astype(np.uint64)).view(np.uint8)
+    mask = np.empty(len(theta), np.uint8)
+    for part in blocks(len(theta)):
+        mask[part] = uniform[part] < (theta[part] * np.float32(2**32)).astype(np.uint64)
+    return mask
 
 
 def entropy(probability: float) -> float:
