@@ -1,4 +1,4 @@
-"""Messages of every kind on a small network, and ways to damage them; shared by tests and benchmarks/fuzz.py."""
+"""Genuine messages and a model file on a small network, and ways to damage them; for tests and benchmarks."""
 
 import random
 import struct
@@ -11,6 +11,7 @@ import numpy as np
 from torch import nn
 
 from fedpm.algorithms.fedpm import FedPM, FedPMState, Update
+from fedpm.artifact import Model
 from fedpm.codec.masks import CODERS, Known
 from fedpm.codec.message import OVERHEAD, Kind, Message
 from fedpm.masking import MaskedNetwork
@@ -20,11 +21,12 @@ from fedpm.training import Local
 
 @dataclass(frozen=True)
 class Target:
-    """A genuine message, and what its receiver makes of any bytes in its place."""
+    """Genuine bytes, what their receiver makes of any bytes in their place, and how a forger mends damaged ones."""
 
     name: str
     genuine: bytes
     read: Callable[[bytes], bytes]
+    forged: Callable[[bytes], bytes]
 
 
 def upload(algorithm: FedPM, state: FedPMState, client: int) -> bytes:
@@ -50,7 +52,7 @@ def advance(algorithm: FedPM, state: FedPMState, clients: int) -> FedPMState:
 
 
 def targets() -> list[Target]:
-    """Return a message of every coder and of every form of broadcast."""
+    """Return a message of every coder and of every form of broadcast, and a model file."""
     net = nn.Sequential(nn.Linear(12, 60), nn.BatchNorm1d(60, affine=False), nn.ReLU(), nn.Linear(60, 4))
     found = []
     for codec in CODERS:
@@ -58,15 +60,49 @@ def targets() -> list[Target]:
         states = [algorithm.init()]
         for _ in range(3):
             states.append(advance(algorithm, states[-1], 6))
-        found.append(Target(codec, upload(algorithm, states[-1], 2), partial(read_upload, algorithm, states[-1])))
+        found.append(
+            Target(codec, upload(algorithm, states[-1], 2), partial(read_upload, algorithm, states[-1]), forged_message)
+        )
         for name, state, holder in (
             ("seed", states[0], False),
             ("full", states[-1], False),
             ("brief", states[-1], True),
         ):
             message = algorithm.broadcast(state, holder=holder).payload
-            found.append(Target(f"{codec} {name}", message, partial(read_broadcast, algorithm, state)))
+            found.append(Target(f"{codec} {name}", message, partial(read_broadcast, algorithm, state), forged_message))
+    found.append(model_file(MaskedNetwork(net)))
     return found
+
+
+def model_file(masked: MaskedNetwork) -> Target:
+    """Return a model file of the same network."""
+    model = Model.make(
+        masked,
+        Streams(3).bits("mask", masked.size),
+        masked.initial_stats(),
+        seed=5,
+        network=None,
+        input_shape=(12,),
+        input_dtype="float32",
+        classes=tuple("abcd"),
+        preprocessing="",
+        provenance={"accuracy": 0.5, "config": {"seed": 5}},
+    )
+
+    def read(data: bytes) -> bytes:
+        state = Model.from_bytes(data).module(masked.net).state_dict()
+        return b"".join(tensor.numpy().tobytes() for tensor in state.values())
+
+    return Target("model file", model.to_bytes(), read, forged_file)
+
+
+def forged_file(data: bytes) -> bytes:
+    """Return a damaged model file with its last length and checksum mended."""
+    if len(data) < 40:
+        return data
+    header, mask = struct.unpack_from("<II", data, 12)
+    data = data[:20] + struct.pack("<I", max(0, len(data) - 28 - header - mask)) + data[24:-4]
+    return data + struct.pack("<I", zlib.crc32(data))
 
 
 def read_upload(algorithm: FedPM, state: FedPMState, data: bytes) -> bytes:
@@ -103,7 +139,7 @@ def damaged(genuine: bytes, others: list[bytes], rng: random.Random) -> bytes:
     return bytes(data)
 
 
-def forged(data: bytes) -> bytes:
+def forged_message(data: bytes) -> bytes:
     """Return damaged bytes with lengths and checksum mended, so that they reach the decoders behind them."""
     if len(data) < OVERHEAD:
         return data

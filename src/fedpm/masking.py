@@ -7,7 +7,7 @@ all vectors of that length d. The frozen values are ±σ of the layer, their sig
 import copy
 import hashlib
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeAlias
@@ -51,13 +51,15 @@ class MaskedNetwork:
     """
 
     def __init__(self, net: nn.Module, *, init: str = "kaiming", frozen: Collection[str] = ()) -> None:
+        self.init = init
+        self.frozen = tuple(sorted(frozen))
         gain = {"kaiming": math.sqrt(2), "e": math.e}[init]
         self.parts = list(_maskable(net, gain, frozen))
         self.net = copy.deepcopy(net).requires_grad_(False)
-        self._aliases = _strip(self.net, {part.name for part in self.parts})
+        self.aliases = _strip(self.net, {part.name for part in self.parts})
         self.stats = {name: tuple(buffer.shape) for name, buffer in _statistics(self.net)}
         tensors = {**dict(self.net.named_parameters()), **dict(self.net.named_buffers())}
-        others = {*self._aliases, *self.stats, *(name for name, _ in _counters(self.net))}
+        others = {*self.aliases, *self.stats, *(name for name, _ in _counters(self.net))}
         self.constants = {name: tensor.detach() for name, tensor in tensors.items() if name not in others}
         bounds = np.cumsum([0] + [part.size for part in self.parts])
         self._slices = [slice(int(a), int(b)) for a, b in pairwise(bounds)]
@@ -126,14 +128,17 @@ class MaskedNetwork:
         pieces = torch.split(stats, [math.prod(shape) for shape in self.stats.values()])
         return {n: piece.view(s) for (n, s), piece in zip(self.stats.items(), pieces, strict=True)}
 
-    def module(self, weights: torch.Tensor, stats: Vector) -> nn.Module:
-        """Return an ordinary module in eval mode that owns the given weights and statistics."""
+    def module(
+        self, weights: torch.Tensor, stats: Vector, constants: Mapping[str, torch.Tensor] | None = None
+    ) -> nn.Module:
+        """Return an ordinary module in eval mode that owns the given weights, statistics and constants."""
         net = copy.deepcopy(self.net)
-        parameters = {n: nn.Parameter(v.clone(), requires_grad=False) for n, v in self.views(weights).items()}
-        for name, first in self._aliases.items():
-            _set(net, name, parameters[first])
-        for name, values in self.stats_views(torch.from_numpy(stats)).items():
-            _set(net, name, values.clone())
+        views = self.views(weights)
+        values = {first: nn.Parameter(views[first].clone(), requires_grad=False) for first in views}
+        for name, first in self.aliases.items():
+            _set(net, name, values[first])
+        for name, value in {**self.stats_views(torch.from_numpy(stats)), **(constants or {})}.items():
+            _set(net, name, value.clone())
         return net.eval()
 
     def _parts(self) -> Iterator[tuple[Part, slice]]:
@@ -141,8 +146,11 @@ class MaskedNetwork:
 
 
 def _set(net: nn.Module, name: str, value: torch.Tensor) -> None:
-    owner, _, own = name.rpartition(".")
-    setattr(net.get_submodule(owner), own, value)
+    prefix, _, own = name.rpartition(".")
+    owner = net.get_submodule(prefix)
+    if own in owner._parameters and not isinstance(value, nn.Parameter):
+        value = nn.Parameter(value, requires_grad=False)
+    setattr(owner, own, value)
 
 
 def _strip(net: nn.Module, masked: Collection[str]) -> dict[str, str]:

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from fedpm.algorithms.base import Algorithm, ClientResult
-from fedpm.artifact import Header, Model
+from fedpm.artifact import Model
 from fedpm.checkpoint import Record, RunFolder
 from fedpm.config import Config
 from fedpm.data.datasets import Dataset
@@ -184,14 +184,16 @@ def _finish(experiment: Experiment, state: Any, records: list[Record]) -> Result
     """Make the final model and sum the run up."""
     algorithm, config, dataset = experiment.algorithm, experiment.config, experiment.dataset
     last = records[-1]
-    header = Header(
+    file = Model.make(
+        algorithm.masked,
+        algorithm.mask(state, last["mode"]).astype(np.uint8),
+        state.stats,
         seed=config.seed,
-        init=config.model.init,
-        fingerprint=algorithm.masked.fingerprint(config.seed),
         network=None if config.model.name == OWN else config.model.name,
         input_shape=dataset.input_shape,
+        input_dtype="int64" if dataset.train.x.dtype == np.int64 else "float32",
         classes=dataset.classes,
-        frozen=experiment.frozen,
+        preprocessing=dataset.preprocessing,
         provenance={
             "config": config.model_dump(exclude_none=True, exclude={"workers", "engine"}),  # they change nothing
             "data": dataset.name,
@@ -199,7 +201,6 @@ def _finish(experiment: Experiment, state: Any, records: list[Record]) -> Result
             **{key: last[key] for key in ("round", "mode", "accuracy", "validation_accuracy")},
         },
     )
-    file = Model.make(header, algorithm.mask(state, last["mode"]).astype(np.uint8), state.stats)
     size = len(file.to_bytes())
     summary = {
         **{key: last[key] for key in ("accuracy", "loss", "mode", "validation_accuracy")},
@@ -213,7 +214,7 @@ def _finish(experiment: Experiment, state: Any, records: list[Record]) -> Result
         "model_bpp": 8 * size / algorithm.masked.size,
         "seconds": round(sum(record["seconds"] for record in records), 3),
     }
-    return Result(file.module(algorithm.masked.net), file, summary, records)
+    return Result(file.module(algorithm.masked.net if config.model.name == OWN else None), file, summary, records)
 
 
 def _finite(value: float) -> float | None:

@@ -4,6 +4,7 @@ import sys
 
 import typer
 
+from fedpm.cli import model
 from fedpm.cli.bench import bench
 from fedpm.cli.run import keys_help, run
 from fedpm.errors import ConfigError, FedPMError
@@ -19,6 +20,7 @@ app = typer.Typer(
 
 
 app.command(epilog=keys_help())(run)
+app.add_typer(model.app, name="model")
 app.command()(bench)
 
 

@@ -41,6 +41,8 @@ class Dataset:
     train: Shard
     test: Shard
     classes: tuple[str, ...]
+    preprocessing: str = ""
+    """How raw inputs were made into these, as a formula; empty if nothing was done."""
 
     @property
     def input_shape(self) -> tuple[int, ...]:

@@ -1,0 +1,76 @@
+"""A trained model in other people's formats."""
+
+import contextlib
+import io
+import logging
+import warnings
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import save
+from torch import nn
+
+from fedpm.errors import ArtifactError, ConfigError
+from fedpm.files import write_atomically
+
+TOLERANCE = 1e-4
+"""How far ONNX Runtime's output may be from PyTorch's, relative to its largest value."""
+
+
+def to_safetensors(module: nn.Module, path: Path) -> None:
+    """Write the weights as an ordinary float32 state dict."""
+    state = {name: tensor.contiguous().clone() for name, tensor in module.state_dict().items()}
+    write_atomically(path, save(state))
+
+
+def to_onnx(module: nn.Module, input_shape: tuple[int, ...], input_dtype: str, path: Path) -> float:
+    """Write an ONNX file for batches of any size, check it on ONNX Runtime, and return the largest difference seen."""
+    try:
+        import onnxruntime
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise ConfigError(f"ONNX export needs {error.name}: install it with pip install 'fedpm[onnx]'") from None
+    examples = _examples(input_shape, input_dtype)
+    data = _exported(module, examples)
+    session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
+    difference = 0.0
+    for batch in (examples, examples[:1]):
+        with torch.inference_mode():
+            expected = module(batch).numpy()
+        (found,) = session.run(None, {"input": batch.numpy()})
+        difference = max(difference, float(np.abs(found - expected).max() / max(1.0, np.abs(expected).max())))
+    if not difference <= TOLERANCE:
+        raise ArtifactError(f"ONNX Runtime's output differs from PyTorch's by {difference:.2g}: nothing was written")
+    write_atomically(path, data)
+    return difference
+
+
+def _examples(shape: tuple[int, ...], dtype: str) -> torch.Tensor:
+    """Return inputs that exercise the network: values in [−1, 1], or the first integers."""
+    values = torch.linspace(-1, 1, 3 * int(np.prod(shape))).sin().reshape(3, *shape)
+    return values if dtype == "float32" else values.abs().round().long()
+
+
+def _exported(module: nn.Module, examples: torch.Tensor) -> bytes:
+    """Return ONNX bytes; torch's exporter is talkative, so what it says is shown only when it fails."""
+    for talkative in ("onnxscript", "torch.onnx"):
+        logging.getLogger(talkative).setLevel(logging.ERROR)
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            program = torch.onnx.export(
+                module.eval(),
+                (examples,),
+                dynamo=True,
+                input_names=["input"],
+                output_names=["scores"],
+                dynamic_shapes=({0: torch.export.Dim("batch")},),
+            )
+    except Exception as error:  # whatever an operator without an ONNX form raises
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else said.getvalue()[-200:]
+        raise ArtifactError(f"torch cannot export this network to ONNX: {reason}") from error
+    if program is None:
+        raise ArtifactError(f"torch exported nothing: {said.getvalue()[-200:]}")
+    return bytes(program.model_proto.SerializeToString())
