@@ -6,12 +6,18 @@ are, floats as float32.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from fedpm.data import local
+from fedpm.data.catalog import SPECS
+from fedpm.data.folder import read_folder
+from fedpm.data.formats import decode
 from fedpm.errors import DataError
 from fedpm.rng import Streams
 
@@ -100,6 +106,8 @@ def _shard(part: str, pair: tuple[Any, Any]) -> Shard:
         )
     if y.ndim != 1 or not np.issubdtype(y.dtype, np.integer) or int(y.min()) < 0:
         raise DataError(f"{part}: labels should be a row of integers from 0, and are {y.dtype} of shape {y.shape}")
+    if not np.issubdtype(x.dtype, np.number):
+        raise DataError(f"{part}: inputs should be numbers, and are {x.dtype}")
     if np.issubdtype(x.dtype, np.floating):
         x = x.astype(np.float32)
         if not np.isfinite(x).all():
@@ -107,8 +115,11 @@ def _shard(part: str, pair: tuple[Any, Any]) -> Shard:
     return Shard(x, y.astype(np.int64))
 
 
-def digits() -> Dataset:
-    """Return scikit-learn's 1,797 handwritten digits of 8×8 pixels; every fifth is a test example."""
+def digits(data_dir: Path | str | None = None) -> Dataset:
+    """Return scikit-learn's 1,797 handwritten digits of 8×8 pixels; every fifth is a test example.
+
+    They come with scikit-learn: ``data_dir`` is there for the sake of one signature, and not looked at.
+    """
     from sklearn.datasets import load_digits
 
     images, labels = load_digits(return_X_y=True)
@@ -117,7 +128,33 @@ def digits() -> Dataset:
     return dataset((x[~test], labels[~test]), (x[test], labels[test]), name="digits")
 
 
-DATASETS: dict[str, Callable[[], Dataset]] = {"digits": digits}
+def public(name: str, data_dir: Path | str | None = None) -> Dataset:
+    """Return a public data set from the files in a data folder; images are uint8 (N, C, H, W)."""
+    contents = local.read(name, data_dir)
+    spec = contents.place.spec
+    train, test = decode(spec, contents.files)
+    title = spec.title
+    if not contents.official:
+        checkable = bool(spec.sha256) or (len(train[1]), len(test[1])) != spec.counts
+        title += " (derived: not the official files)" if checkable else " (not verified: gzip.zip is not at hand)"
+    return dataset(train, test, classes=spec.classes, name=title)
+
+
+def folder(path: Path | str) -> Dataset:
+    """Return the data set of your own in a folder of .npy or .npz arrays; see ``fedpm.data.folder``."""
+    arrays, classes = read_folder(Path(path))
+    return dataset(
+        (arrays["train_x"], arrays["train_y"]),
+        (arrays["test_x"], arrays["test_y"]),
+        classes=classes,
+        name=Path(path).resolve().name,
+    )
+
+
+DATASETS: dict[str, Callable[[Path | str | None], Dataset]] = {"digits": digits} | {
+    name: partial(public, name) for name in SPECS
+}
+"""What loads each data set that has a name, given a data folder (None: the usual one)."""
 
 
 def to_input(x: Array, device: torch.device) -> torch.Tensor:
