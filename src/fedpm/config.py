@@ -27,10 +27,34 @@ class Section(BaseModel):
 class DataConfig(Section):
     """What is learned, and how it is spread over the clients."""
 
-    name: Literal["digits", "own"] = Field("digits", description="data set")
-    split: Literal["iid"] = Field("iid", description="how examples are spread over clients")
+    name: Literal["digits", "mnist", "emnist", "fashion-mnist", "cifar10", "cifar100", "folder", "own"] = Field(
+        "digits", description="data set"
+    )
+    dir: str | None = Field(None, description="folder with the files of public data sets (default: FEDPM_DATA)")
+    path: str | None = Field(None, description="the folder of data.name = 'folder': train_x, … as .npy or .npz")
+    split: Literal["iid", "classes", "dirichlet"] = Field("iid", description="how examples are spread over clients")
+    classes_per_client: int | None = Field(None, gt=0, description="c_max of data.split = 'classes'")
+    alpha: float | None = Field(None, ge=1e-6, le=1e6, description="α of data.split = 'dirichlet'")
     train_examples: int | None = Field(None, gt=0, description="use only so many training examples")
     validation: float = Field(0.1, gt=0, lt=1, description="share of the training data held out to choose on")
+
+    @model_validator(mode="after")
+    def _belong_together(self) -> Self:
+        pairs = (
+            ("path", "name", "folder", "the folder with your arrays"),
+            ("classes_per_client", "split", "classes", "2 and 4 in the paper"),
+            ("alpha", "split", "dirichlet", "such as 0.5"),
+        )
+        faults = []
+        for key, owner, choice, example in pairs:
+            value, chosen = getattr(self, key), getattr(self, owner)
+            if chosen == choice and value is None:
+                faults.append(f"data.{owner} = {choice!r} needs data.{key} ({example})")
+            elif chosen != choice and value is not None:
+                faults.append(f"data.{key} = {value!r} belongs to data.{owner} = {choice!r}, but it is {chosen!r}")
+        if faults:
+            raise ValueError("\n".join(faults))
+        return self
 
 
 class ClientsConfig(Section):
@@ -62,7 +86,7 @@ class ClientsConfig(Section):
 class ModelConfig(Section):
     """The frozen network."""
 
-    name: Literal["conv4", "conv6", "conv10", "own"] = Field("conv4", description="network")
+    name: Literal["conv4", "conv6", "conv10", "resnet18", "own"] = Field("conv4", description="network")
     init: Literal["kaiming", "e"] = Field(
         "kaiming", description="σ of the frozen weights: √(2/fan_in), or e/√fan_in as in the authors' code"
     )

@@ -4,6 +4,7 @@ import sys
 
 import typer
 
+from fedpm.cli.data import app as data
 from fedpm.cli.run import keys_help, run
 from fedpm.errors import ConfigError, FedPMError
 
@@ -23,6 +24,7 @@ def _root() -> None:
 
 
 app.command(epilog=keys_help())(run)
+app.add_typer(data)
 
 
 def main() -> None:

@@ -53,6 +53,15 @@ class Dataset:
         """The shape of one input: (channels, height, width) for images."""
         return tuple(self.train.x.shape[1:])
 
+    def channel_statistics(self) -> tuple[list[float], list[float]]:
+        """Return mean and standard deviation of each channel of the training inputs; images count in [0, 1]."""
+        x = self.train.x
+        scale = 255.0 if x.dtype == np.uint8 else 1.0
+        channels = [x] if x.ndim < 3 else [x[:, channel] for channel in range(x.shape[1])]
+        return [float(c.mean(dtype=np.float64) / scale) for c in channels], [
+            float(c.std(dtype=np.float64) / scale) for c in channels
+        ]
+
     def limited(self, examples: int | None, seed: int) -> "Dataset":
         """Return the data set with only so many training examples, drawn by the seed."""
         if examples is None:
@@ -151,10 +160,8 @@ def folder(path: Path | str) -> Dataset:
     )
 
 
-DATASETS: dict[str, Callable[[Path | str | None], Dataset]] = {"digits": digits} | {
-    name: partial(public, name) for name in SPECS
-}
-"""What loads each data set that has a name, given a data folder (None: the usual one)."""
+DATASETS: dict[str, Callable[..., Dataset]] = {"digits": digits, **{name: partial(public, name) for name in SPECS}}
+"""What loads each data set that has a name, from a data folder (default: the usual one)."""
 
 
 def to_input(x: Array, device: torch.device) -> torch.Tensor:
