@@ -36,6 +36,7 @@ class DataConfig(Section):
     classes_per_client: int | None = Field(None, gt=0, description="c_max of data.split = 'classes'")
     alpha: float | None = Field(None, ge=1e-6, le=1e6, description="α of data.split = 'dirichlet'")
     train_examples: int | None = Field(None, gt=0, description="use only so many training examples")
+    test_examples: int | None = Field(None, gt=0, description="score on only so many test examples")
     validation: float = Field(0.1, gt=0, lt=1, description="share of the training data held out to choose on")
 
     @model_validator(mode="after")

@@ -52,7 +52,7 @@ def build(
     """Make an experiment; a network or data of your own replace those that the configuration names."""
     config = _resolved(config, net, data)
     device = torch.device(config.device)
-    dataset = (data or _load(config.data)).limited(config.data.train_examples, config.seed)
+    dataset = (data or _load(config.data)).limited(config.data.train_examples, config.seed, config.data.test_examples)
     train, validation = dataset.holding_out(config.data.validation, config.seed)
     if net is None:
         net = nets.build(config.model.name, dataset.input_shape, len(dataset.classes))
@@ -86,7 +86,9 @@ def _load(data: DataConfig) -> Dataset:
 def _placed(data: DataConfig) -> DataConfig:
     """Make paths absolute, so that a run can be resumed from anywhere."""
     places = {key: getattr(data, key) for key in ("dir", "path")}
-    return data.model_copy(update={key: str(Path(place).absolute()) for key, place in places.items() if place})
+    return data.model_copy(
+        update={key: str(Path(place).expanduser().resolve()) for key, place in places.items() if place}
+    )
 
 
 def _resolved(config: Config, net: nn.Module | None, data: Dataset | None) -> Config:

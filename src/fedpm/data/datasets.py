@@ -62,17 +62,20 @@ class Dataset:
             float(c.std(dtype=np.float64) / scale) for c in channels
         ]
 
-    def limited(self, examples: int | None, seed: int) -> "Dataset":
-        """Return the data set with only so many training examples, drawn by the seed."""
+    def limited(self, examples: int | None, seed: int, test_examples: int | None = None) -> "Dataset":
+        """Return the data set with only so many examples to train and to test on, drawn by the seed."""
+        train = self._drawn("train", self.train, examples, seed)
+        return replace(self, train=train, test=self._drawn("test", self.test, test_examples, seed))
+
+    def _drawn(self, part: str, shard: Shard, examples: int | None, seed: int) -> Shard:
         if examples is None:
-            return self
-        if examples > len(self.train):
+            return shard
+        if examples > len(shard):
             raise DataError(
-                f"data.train_examples = {examples}: {self.name} has only {len(self.train)} training examples; "
+                f"data.{part}_examples = {examples}: {self.name} has only {len(shard)} of them to {part} on; "
                 "ask for at most that many"
             )
-        chosen = Streams(seed).permutation("train examples", len(self.train))[:examples]
-        return replace(self, train=self.train.take(chosen))
+        return shard.take(Streams(seed).permutation(f"{part} examples", len(shard))[:examples])
 
     def holding_out(self, share: float, seed: int) -> tuple[Shard, Shard]:
         """Return the training part without, and only, the validation examples."""

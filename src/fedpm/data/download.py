@@ -86,7 +86,7 @@ def _open(url: str, start: int, timeout: float) -> http.client.HTTPResponse | No
 
 def _read(response: http.client.HTTPResponse, url: str) -> bytes:
     try:
-        return response.read(_CHUNK)
+        return response.read1(_CHUNK)  # what is there: a connection that stalls loses nothing
     except (OSError, http.client.HTTPException) as error:
         raise UnavailableError(f"{url}: {_reason(error)}; try again to go on from there") from None
 

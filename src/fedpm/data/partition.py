@@ -14,7 +14,7 @@ from fedpm.rng import Streams
 Indices = npt.NDArray[np.intp]
 Labels = npt.NDArray[np.int64]
 
-_TRIES = 64  # choices of classes that are tried, at most
+_TRIES = 256  # choices of classes that are tried, at most
 _CELLS = 100_000  # and entries of the tables of all of them
 
 
