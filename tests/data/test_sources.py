@@ -11,6 +11,8 @@ import sys
 import tarfile
 import threading
 import time
+import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -189,6 +191,41 @@ def test_files_of_the_user_are_never_replaced(server: Server, tmp_path: Path) ->
     with pytest.raises(DataError, match="holds files that fedpm did not put there"):
         get("mnist", tmp_path, mirrors=[server.url])
     assert {path.name: path.read_bytes() for path in (tmp_path / "mnist").iterdir()} == mine
+
+
+def archive_of(name: str, files: dict[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    if name.endswith(".zip"):
+        with zipfile.ZipFile(buffer, "w") as archive:
+            for inner, data in gzipped(files).items():
+                archive.writestr(f"gzip/{inner}", data)
+    else:
+        with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+            for inner, data in files.items():
+                member = tarfile.TarInfo(f"folder/{inner}")
+                member.size = len(data)
+                tar.addfile(member, io.BytesIO(data))
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("name", ["emnist", "cifar100"])
+def test_what_is_known_by_its_archive_alone_is_verified_by_it(
+    name: str, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = SPECS[name]
+    files = cifar_files(spec) if spec.label_bytes else idx_files(spec, 94, 47)
+    archive = next(iter(spec.archives))
+    server.files[archive] = archive_of(archive, files)
+    md5 = hashlib.md5(server.files[archive], usedforsecurity=False).hexdigest()
+    monkeypatch.setitem(SPECS, name, replace(spec, archives={archive: md5}, sha256={}))
+    place = get(name, tmp_path / "got", mirrors=[server.url])
+    assert {file: path.read_bytes() for file, path in place.files.items()} == files
+    assert DATASETS[name](tmp_path / "got").name == spec.title
+    place.files[spec.test[0]].write_bytes(files[spec.test[0]][:-1] + b"?")
+    with pytest.raises(DataError, match=f"{spec.test[0]} fails its checksum"):
+        DATASETS[name](tmp_path / "got")
+    write(tmp_path / "local", {archive: server.files[archive]})
+    assert DATASETS[name](tmp_path / "local").name == spec.title
 
 
 # -- package registries -------------------------------------------------------------------------------------

