@@ -14,7 +14,7 @@ from torch import nn
 from fedpm import nets
 from fedpm.algorithms.fedpm import FedPM
 from fedpm.config import Config, DataConfig
-from fedpm.data.datasets import DATASETS, Dataset, Shard, folder, to_input
+from fedpm.data.datasets import Dataset, Shard, folder, load_dataset, to_input
 from fedpm.data.partition import split
 from fedpm.engines.base import Clients, Engine
 from fedpm.engines.inprocess import Sequential, Workers
@@ -80,7 +80,7 @@ def build(
 
 
 def _load(data: DataConfig) -> Dataset:
-    return folder(data.path) if data.path is not None else DATASETS[data.name](data.dir)
+    return load_dataset(data.name, data.dir) if data.path is None else folder(data.path)
 
 
 def _placed(data: DataConfig) -> DataConfig:

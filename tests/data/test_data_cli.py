@@ -126,7 +126,7 @@ def test_show_prints_and_draws_splits(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["nothing"], "nothing: there is no such data set"),
+        (["nothing"], "nothing: neither a folder nor a data set; there are: digits, mnist"),
         (["digits", "--split", "classes"], "classes with data.classes_per_client"),
         (["digits", "--split", "iid", "--clients", "2000"], "there are only 1438 training examples"),
         (["digits", "--split", "classes", "--classes-per-client", "1", "--clients", "9"], "so that some would be lost"),

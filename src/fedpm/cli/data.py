@@ -53,7 +53,8 @@ def get(name: Name, data_dir: DataDir = None) -> None:
     if name == "digits":
         console.print("digits: comes with fedpm, there is nothing to get")
         return
-    _known(name, list(SPECS))
+    if name not in SPECS:
+        raise ConfigError(f"{name}: there is no such data set; there are: {', '.join(SPECS)}")
     try:
         with FetchProgress(console) as show:
             place = fetch(name, data_dir, report=show)
@@ -75,12 +76,10 @@ def show(
 ) -> None:
     """Counts, classes, shapes, channel mean and standard deviation, and a PNG with examples of each class."""
     from fedpm.data import pictures
-    from fedpm.data.datasets import DATASETS, folder
+    from fedpm.data.datasets import load_dataset
     from fedpm.data.partition import split as spread
 
-    if name not in DATASETS and not Path(name).is_dir():
-        _known(name, list(DATASETS))
-    dataset = DATASETS[name](data_dir) if name in DATASETS else folder(name)
+    dataset = load_dataset(name, data_dir)
     console.print(describe(dataset))
     parts = None
     if split is not None:
@@ -137,8 +136,3 @@ def _per_class(shard: Shard, classes: int) -> str:
 
 def _shortened(items: list[str], most: int = 12) -> str:
     return " ".join(items[:most]) + (f" … ({len(items) - most} more)" if len(items) > most else "")
-
-
-def _known(name: str, names: list[str]) -> None:
-    if name not in names:
-        raise ConfigError(f"{name}: there is no such data set; there are: {', '.join(names)}")

@@ -167,6 +167,15 @@ DATASETS: dict[str, Callable[..., Dataset]] = {"digits": digits, **{name: partia
 """What loads each data set that has a name, from a data folder (default: the usual one)."""
 
 
+def load_dataset(name: Path | str, data_dir: Path | str | None = None) -> Dataset:
+    """Return a data set as arrays in memory: by its name, or by the folder that holds arrays of your own."""
+    if name in DATASETS:
+        return DATASETS[str(name)](data_dir)
+    if not Path(name).is_dir():
+        raise DataError(f"{name}: neither a folder nor a data set; there are: {', '.join(DATASETS)}")
+    return folder(name)
+
+
 def to_input(x: Array, device: torch.device) -> torch.Tensor:
     """Return a batch as the network takes it: images scaled to [−1, 1], channels last in memory."""
     batch = torch.from_numpy(x).to(device)

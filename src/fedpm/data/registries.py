@@ -4,6 +4,7 @@ Only the ordinary clients are asked, so that whatever mirror they are set up for
 not repeated in messages: it names hosts and may hold credentials.
 """
 
+import errno
 import json
 import os
 import re
@@ -72,11 +73,10 @@ def _run(command: list[str], folder: Path) -> None:
     except subprocess.TimeoutExpired:
         raise UnavailableError(f"{shown}: still not done after {_PATIENCE // 60} minutes") from None
     if done.returncode:
+        if "ENOSPC" in done.stderr or "No space left" in done.stderr:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # no fault of the source
         code = re.search(r"\bcode (E\w+)", done.stderr)
-        said = f"ended with code {done.returncode}" + (f", {code[1]}" if code else "")
-        if "ENOSPC" in said or "No space left" in done.stderr:
-            said += "; the disk is full"
-        raise UnavailableError(f"{shown}: {said}")
+        raise UnavailableError(f"{shown}: ended with code {done.returncode}" + (f", {code[1]}" if code else ""))
 
 
 def _plain(spec: Spec, found: Mapping[str, Path], package: Package) -> dict[str, bytes]:

@@ -80,7 +80,7 @@ def _from_anywhere(
         except UnavailableError as reason:
             tried.append(str(reason))
     raise DataError(
-        f"{spec.title} could not be had. Tried: "
+        f"{spec.title} could not be had. Tried:"
         + "".join(f"\n  {reason}" for reason in tried)
         + "\nTry again with a network, or name a folder that holds its files with --data-dir or FEDPM_DATA."
     )
