@@ -13,7 +13,8 @@ from torch import nn
 
 from fedpm import nets
 from fedpm.algorithms.fedpm import FedPM
-from fedpm.config import Config, DataConfig
+from fedpm.config import Config
+from fedpm.config.sections import DataConfig
 from fedpm.data.datasets import Dataset, Shard, folder, load_dataset, to_input
 from fedpm.data.partition import split
 from fedpm.engines.base import Clients, Engine

@@ -15,7 +15,7 @@ from matplotlib.image import imread
 from fedpm import config as configs
 from fedpm import nets
 from fedpm.cli import main
-from fedpm.config import DataConfig, ModelConfig
+from fedpm.config.sections import DataConfig, ModelConfig
 from fedpm.data.catalog import SPECS
 from fedpm.data.datasets import DATASETS
 from fedpm.errors import ConfigError
