@@ -398,6 +398,11 @@ def test_cifar_batches_are_found_where_the_archive_unpacks_them(tmp_path: Path) 
     assert len(DATASETS["cifar10"](tmp_path).train) == 100
 
 
+def test_the_official_archive_comes_before_a_subset(tmp_path: Path) -> None:
+    write(tmp_path, {"cifar-100-binary-subset.tar.gz": b"", "cifar-100-binary.tar.gz": b""})
+    assert locate("cifar100", tmp_path).path.name == "cifar-100-binary.tar.gz"
+
+
 def test_known_checksums_are_one_a_file() -> None:
     for spec in SPECS.values():
         assert set(spec.sha256) in (set(), set(spec.files))

@@ -112,14 +112,14 @@ def dataset(
 
 def _shard(part: str, pair: tuple[Any, Any]) -> Shard:
     x, y = (np.asarray(values) for values in pair)
-    if len(x) != len(y) or len(y) == 0:
+    if x.ndim and y.ndim and (len(x) != len(y) or len(y) == 0):
         raise DataError(
             f"{part}: {len(x)} inputs and {len(y)} labels; there should be one label an input, at least one"
         )
     if y.ndim != 1 or not np.issubdtype(y.dtype, np.integer) or int(y.min()) < 0:
         raise DataError(f"{part}: labels should be a row of integers from 0, and are {y.dtype} of shape {y.shape}")
-    if not np.issubdtype(x.dtype, np.number):
-        raise DataError(f"{part}: inputs should be numbers, and are {x.dtype}")
+    if x.ndim == 0 or not np.issubdtype(x.dtype, np.number):
+        raise DataError(f"{part}: inputs should be an array of numbers, and are {x.dtype} of shape {x.shape}")
     if np.issubdtype(x.dtype, np.floating):
         x = x.astype(np.float32)
         if not np.isfinite(x).all():

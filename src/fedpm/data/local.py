@@ -79,7 +79,7 @@ def read_place(place: Place) -> Contents:
             return Contents(place, files, official=True)
     found = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
     _refuse_renamed(place, found)
-    expected = place.spec.sha256 or _manifest(place)
+    expected = _manifest(place) or place.spec.sha256
     wrong = [name for name in files if found[name] != expected.get(name)]
     if wrong and (place.stored or _one_broken(place.spec, files, wrong)):
         raise DataError(
@@ -101,6 +101,7 @@ def _folders(spec: Spec, root: Path) -> list[Place]:
 def _archives(spec: Spec, root: Path) -> list[Place]:
     folders = [root, *_candidates(spec, root)]
     paths = [path for folder in folders for pattern in spec.local_archives for path in sorted(folder.glob(pattern))]
+    paths.sort(key=lambda path: path.name not in spec.archives)  # the official name before a subset's
     return [Place(spec, path, {}) for path in paths]
 
 
