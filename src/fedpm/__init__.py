@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fedpm.artifact import Model, load
     from fedpm.config import Config
     from fedpm.config import load as load_config
-    from fedpm.data.datasets import Dataset, dataset
+    from fedpm.data.datasets import Dataset, dataset, load_dataset
     from fedpm.errors import ArtifactError, ConfigError, DataError, EngineError, FedPMError, WireError
     from fedpm.masking import MaskedNetwork
     from fedpm.rounds import Result, resume, run
@@ -30,6 +30,7 @@ _WHERE = {
     "dataset": "data.datasets:dataset",
     "load": "artifact:load",
     "load_config": "config:load",
+    "load_dataset": "data.datasets:load_dataset",
     "resume": "rounds:resume",
     "run": "rounds:run",
 } | {
@@ -52,6 +53,7 @@ __all__ = [
     "dataset",
     "load",
     "load_config",
+    "load_dataset",
     "resume",
     "run",
 ]

@@ -4,6 +4,7 @@ import hashlib
 import os
 from collections.abc import Collection
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,9 @@ from torch import nn
 from fedpm import nets
 from fedpm.algorithms.fedpm import FedPM
 from fedpm.config import Config
-from fedpm.data.datasets import DATASETS, Dataset, Shard, to_input
-from fedpm.data.partition import iid
+from fedpm.config.sections import DataConfig
+from fedpm.data.datasets import Dataset, Shard, folder, load_dataset, to_input
+from fedpm.data.partition import split
 from fedpm.engines.base import Clients, Engine
 from fedpm.engines.inprocess import Sequential, Workers
 from fedpm.errors import ConfigError
@@ -51,7 +53,7 @@ def build(
     """Make an experiment; a network or data of your own replace those that the configuration names."""
     config = _resolved(config, net, data)
     device = torch.device(config.device)
-    dataset = (data or DATASETS[config.data.name]()).limited(config.data.train_examples, config.seed)
+    dataset = (data or _load(config.data)).limited(config.data.train_examples, config.seed, config.data.test_examples)
     train, validation = dataset.holding_out(config.data.validation, config.seed)
     if net is None:
         net = nets.build(config.model.name, dataset.input_shape, len(dataset.classes))
@@ -66,9 +68,28 @@ def build(
     masked = MaskedNetwork(net, init=config.model.init, frozen=frozen)
     _check_fit(masked, dataset)
     algorithm = FedPM(masked, config.seed, local, config.codec, config.aggregation.lam0, config.reset_every)
-    parts = iid(train.y, config.clients.total, config.seed)
+    parts = split(
+        train.y,
+        config.clients.total,
+        config.seed,
+        config.data.split,
+        classes_per_client=config.data.classes_per_client,
+        alpha=config.data.alpha,
+    )
     clients = Clients(algorithm, train, parts, Streams(config.seed), config.local.threads)
     return Experiment(config, algorithm, clients, validation, dataset, tuple(frozen))
+
+
+def _load(data: DataConfig) -> Dataset:
+    return load_dataset(data.name, data.dir) if data.path is None else folder(data.path)
+
+
+def _placed(data: DataConfig) -> DataConfig:
+    """Make paths absolute, so that a run can be resumed from anywhere."""
+    places = {key: getattr(data, key) for key in ("dir", "path")}
+    return data.model_copy(
+        update={key: str(Path(place).expanduser().resolve()) for key, place in places.items() if place}
+    )
 
 
 def _resolved(config: Config, net: nn.Module | None, data: Dataset | None) -> Config:
@@ -82,8 +103,7 @@ def _resolved(config: Config, net: nn.Module | None, data: Dataset | None) -> Co
     device = choose_device(config.device)
     precision = str(choose_precision(config.precision, device)).removeprefix("torch.")
     update: dict[str, Any] = {"device": str(device), "precision": precision}
-    if data is not None:
-        update["data"] = config.data.model_copy(update={"name": OWN})
+    update["data"] = _placed(config.data) if data is None else config.data.model_copy(update={"name": OWN})
     if net is not None:
         update["model"] = config.model.model_copy(update={"name": OWN})
     return config.model_copy(update=update)

@@ -1,5 +1,7 @@
-"""The paper's networks (Appendix D, Table 2)."""
+"""The paper's networks (Appendices D and E)."""
 
+import torch
+import torch.nn.functional as F
 from torch import nn
 
 from fedpm.errors import ConfigError
@@ -7,9 +9,17 @@ from fedpm.errors import ConfigError
 BLOCKS = {"conv4": (64, 128), "conv6": (64, 128, 256), "conv10": (64, 128, 256, 512, 1024)}
 
 
+RESNET18 = "resnet18"
+
+
 def build(name: str, input_shape: tuple[int, ...], classes: int) -> nn.Module:
     """Return a network by its name, for images of shape (channels, height, width)."""
-    return conv(name, input_shape, classes)
+    if len(input_shape) != 3:
+        raise ConfigError(
+            f"model.name = {name!r} takes images of shape (channels, height, width), and the inputs have shape "
+            f"{input_shape}; reshape them, or give a network of your own"
+        )
+    return resnet18(input_shape, classes) if name == RESNET18 else conv(name, input_shape, classes)
 
 
 def conv(name: str, input_shape: tuple[int, ...], classes: int) -> nn.Sequential:
@@ -29,3 +39,41 @@ def conv(name: str, input_shape: tuple[int, ...], classes: int) -> nn.Sequential
     features = channels * (height >> len(widths)) * (width >> len(widths))
     layers += [nn.Flatten(), nn.Linear(features, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU()]
     return nn.Sequential(*layers, nn.Linear(256, classes))
+
+
+def resnet18(input_shape: tuple[int, ...], classes: int) -> nn.Sequential:
+    """Return ResNet-18 with a 3×3 stem; its norm layers have no affine parameters, which cannot be masked."""
+    channels, height, width = input_shape
+    rows, columns = (-(-side // 8) - 3 for side in (height, width))  # three halvings, then a 4×4 window
+    if min(rows, columns) < 1:
+        raise ConfigError(
+            f"model.name = {RESNET18!r} averages 4×4 windows after halving its input three times, so that images "
+            f"should be at least 25 pixels high and wide, and these are {height}×{width}; use conv4"
+        )
+    layers: list[nn.Module] = [*_conv_norm(channels, 64, 3, 1), nn.ReLU()]
+    before = 64
+    for width_, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
+        layers += [Residual(before, width_, stride), Residual(width_, width_, 1)]
+        before = width_
+    layers += [nn.AvgPool2d(4, stride=1), nn.Flatten(), nn.Linear(before * rows * columns, classes)]
+    return nn.Sequential(*layers)
+
+
+class Residual(nn.Module):
+    """Two 3×3 convolutions beside a shortcut, which is a 1×1 convolution where the shape changes."""
+
+    def __init__(self, before: int, after: int, stride: int) -> None:
+        super().__init__()
+        first, second = _conv_norm(before, after, 3, stride), _conv_norm(after, after, 3, 1)
+        self.body = nn.Sequential(*first, nn.ReLU(), *second)
+        same = before == after and stride == 1
+        self.shortcut = nn.Identity() if same else nn.Sequential(*_conv_norm(before, after, 1, stride))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the block's output."""
+        return F.relu(self.body(x) + self.shortcut(x))
+
+
+def _conv_norm(before: int, after: int, kernel: int, stride: int) -> tuple[nn.Module, nn.Module]:
+    convolution = nn.Conv2d(before, after, kernel, stride, padding=kernel // 2, bias=False)
+    return convolution, nn.BatchNorm2d(after, affine=False)

@@ -195,7 +195,9 @@ def _finish(experiment: Experiment, state: Any, records: list[Record]) -> Result
         classes=dataset.classes,
         preprocessing=dataset.preprocessing,
         provenance={
-            "config": config.model_dump(exclude_none=True, exclude={"workers", "engine"}),  # they change nothing
+            "config": config.model_dump(
+                exclude_none=True, exclude={"workers": True, "engine": True, "data": {"dir", "path"}}
+            ),  # they change nothing
             "data": dataset.name,
             "fedpm": version("fedpm"),
             **{key: last[key] for key in ("round", "mode", "accuracy", "validation_accuracy")},

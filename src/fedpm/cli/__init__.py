@@ -6,6 +6,7 @@ import typer
 
 from fedpm.cli import model
 from fedpm.cli.bench import bench
+from fedpm.cli.data import app as data
 from fedpm.cli.run import keys_help, run
 from fedpm.errors import ConfigError, FedPMError
 
@@ -22,6 +23,7 @@ app = typer.Typer(
 app.command(epilog=keys_help())(run)
 app.add_typer(model.app, name="model")
 app.command()(bench)
+app.add_typer(data)
 
 
 def main() -> None:

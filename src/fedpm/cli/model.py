@@ -69,22 +69,30 @@ def _sparsity(model: Model) -> Table:
 @app.command("eval")
 def evaluate_model(
     file: File,
-    data: Annotated[str | None, typer.Option(help="Data set by name (default: the one it was trained on).")] = None,
+    data: Annotated[str | None, typer.Option(help="Data set (default: the one it was trained on).")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Folder that holds data sets.")] = None,
     packed: Annotated[bool, typer.Option("--packed", help="Compute with 2-bit weights in memory.")] = False,
 ) -> None:
     """Evaluate on the test part of a data set."""
     import torch
 
     from fedpm.artifact import Model
-    from fedpm.data.datasets import DATASETS
+    from fedpm.data.datasets import load_dataset
     from fedpm.evaluation import evaluate
 
     model = Model.open(file)
-    name = data or model.header.provenance["data"]
-    if name not in DATASETS:
-        raise ConfigError(f"--data {name}: there is no such data set; there are: {', '.join(DATASETS)}")
-    score = evaluate(model.module(packed=packed), DATASETS[name]().test, torch.device("cpu"))
-    console.print(f"accuracy {score.accuracy:.4f}  loss {score.loss:.4f}  on the test part of {name}", highlight=False)
+    trained_on = model.header.provenance.get("config", {}).get("data", {})
+    dataset = load_dataset(data or trained_on.get("path") or trained_on.get("name", ""), data_dir)
+    if dataset.input_shape != model.header.input_shape or len(dataset.classes) > len(model.header.classes):
+        raise ConfigError(
+            f"{dataset.name} has inputs of shape {dataset.input_shape} and {len(dataset.classes)} classes; the model "
+            f"takes {model.header.input_shape} and has {len(model.header.classes)}: choose data that fit"
+        )
+    score = evaluate(model.module(packed=packed), dataset.test, torch.device("cpu"))
+    console.print(
+        f"accuracy {score.accuracy:.4f}  loss {score.loss:.4f}  on the test part of {escape(dataset.name)}",
+        highlight=False,
+    )
 
 
 @app.command()

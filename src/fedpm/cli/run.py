@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -42,13 +43,16 @@ def run(
     workers: Annotated[str | None, typer.Option(help="Processes that train clients; results never change.")] = None,
     engine: Annotated[str | None, typer.Option(help="What runs the clients: inprocess.")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, …")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Folder with the data sets' files (data.dir).")] = None,
 ) -> None:
     """Train: sample clients, broadcast, train masks, aggregate, evaluate; round after round."""
     overrides = list(set_ or [])
     flags = {"workers": workers, "engine": engine, "device": device}
     overrides += [f"{key}={value}" for key, value in flags.items() if value is not None]
+    if data_dir is not None:
+        overrides.append(f"data.dir={json.dumps(str(data_dir))}")  # quoted: a folder may be called 2024
     if resume is not None:
-        if preset or config or out or set_ or engine or device:
+        if preset or config or out or set_ or engine or device or data_dir:
             raise ConfigError("--resume DIR takes the settings of that run: give no option beside it but --workers")
         return _resume(resume, overrides)
     if preset and config:

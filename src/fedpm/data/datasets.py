@@ -6,12 +6,18 @@ are, floats as float32.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from fedpm.data import local
+from fedpm.data.catalog import SPECS
+from fedpm.data.folder import read_folder
+from fedpm.data.formats import decode
 from fedpm.errors import DataError
 from fedpm.rng import Streams
 
@@ -49,17 +55,29 @@ class Dataset:
         """The shape of one input: (channels, height, width) for images."""
         return tuple(self.train.x.shape[1:])
 
-    def limited(self, examples: int | None, seed: int) -> "Dataset":
-        """Return the data set with only so many training examples, drawn by the seed."""
+    def channel_statistics(self) -> tuple[list[float], list[float]]:
+        """Return mean and standard deviation of each channel of the training inputs; images count in [0, 1]."""
+        x = self.train.x
+        scale = 255.0 if x.dtype == np.uint8 else 1.0
+        channels = [x] if x.ndim < 3 else [x[:, channel] for channel in range(x.shape[1])]
+        return [float(c.mean(dtype=np.float64) / scale) for c in channels], [
+            float(c.std(dtype=np.float64) / scale) for c in channels
+        ]
+
+    def limited(self, examples: int | None, seed: int, test_examples: int | None = None) -> "Dataset":
+        """Return the data set with only so many examples to train and to test on, drawn by the seed."""
+        train = self._drawn("train", self.train, examples, seed)
+        return replace(self, train=train, test=self._drawn("test", self.test, test_examples, seed))
+
+    def _drawn(self, part: str, shard: Shard, examples: int | None, seed: int) -> Shard:
         if examples is None:
-            return self
-        if examples > len(self.train):
+            return shard
+        if examples > len(shard):
             raise DataError(
-                f"data.train_examples = {examples}: {self.name} has only {len(self.train)} training examples; "
+                f"data.{part}_examples = {examples}: {self.name} has only {len(shard)} of them to {part} on; "
                 "ask for at most that many"
             )
-        chosen = Streams(seed).permutation("train examples", len(self.train))[:examples]
-        return replace(self, train=self.train.take(chosen))
+        return shard.take(Streams(seed).permutation(f"{part} examples", len(shard))[:examples])
 
     def holding_out(self, share: float, seed: int) -> tuple[Shard, Shard]:
         """Return the training part without, and only, the validation examples."""
@@ -79,6 +97,7 @@ def dataset(
     *,
     classes: tuple[str, ...] | None = None,
     name: str = "own",
+    preprocessing: str = "",
 ) -> Dataset:
     """Make a data set of your own arrays or tensors: ``(inputs, labels)`` to train and to test on."""
     parts = [_shard(part, pair) for part, pair in (("train", train), ("test", test))]
@@ -91,17 +110,21 @@ def dataset(
             f"{name}: train inputs have shape {parts[0].x.shape[1:]}, test inputs {parts[1].x.shape[1:]}; "
             "they should agree"
         )
-    return Dataset(name, parts[0], parts[1], names)
+    if parts[0].x.dtype == np.uint8:
+        preprocessing = "x / 127.5 - 1"  # by to_input
+    return Dataset(name, parts[0], parts[1], names, preprocessing)
 
 
 def _shard(part: str, pair: tuple[Any, Any]) -> Shard:
     x, y = (np.asarray(values) for values in pair)
-    if len(x) != len(y) or len(y) == 0:
+    if x.ndim and y.ndim and (len(x) != len(y) or len(y) == 0):
         raise DataError(
             f"{part}: {len(x)} inputs and {len(y)} labels; there should be one label an input, at least one"
         )
     if y.ndim != 1 or not np.issubdtype(y.dtype, np.integer) or int(y.min()) < 0:
         raise DataError(f"{part}: labels should be a row of integers from 0, and are {y.dtype} of shape {y.shape}")
+    if x.ndim == 0 or not np.issubdtype(x.dtype, np.number):
+        raise DataError(f"{part}: inputs should be an array of numbers, and are {x.dtype} of shape {x.shape}")
     if np.issubdtype(x.dtype, np.floating):
         x = x.astype(np.float32)
         if not np.isfinite(x).all():
@@ -109,17 +132,54 @@ def _shard(part: str, pair: tuple[Any, Any]) -> Shard:
     return Shard(x, y.astype(np.int64))
 
 
-def digits() -> Dataset:
-    """Return scikit-learn's 1,797 handwritten digits of 8×8 pixels; every fifth is a test example."""
+def digits(data_dir: Path | str | None = None) -> Dataset:
+    """Return scikit-learn's 1,797 handwritten digits of 8×8 pixels; every fifth is a test example.
+
+    They come with scikit-learn: ``data_dir`` is there for the sake of one signature, and not looked at.
+    """
     from sklearn.datasets import load_digits
 
     images, labels = load_digits(return_X_y=True)
     x = (images.reshape(-1, 1, 8, 8) / 16 - 0.5).astype(np.float32) / 0.5
     test = np.arange(len(labels)) % 5 == 4
-    return dataset((x[~test], labels[~test]), (x[test], labels[test]), name="digits")
+    train, held = (x[~test], labels[~test]), (x[test], labels[test])
+    return dataset(train, held, name="digits", preprocessing="x / 8 - 1")
 
 
-DATASETS: dict[str, Callable[[], Dataset]] = {"digits": digits}
+def public(name: str, data_dir: Path | str | None = None) -> Dataset:
+    """Return a public data set from the files in a data folder; images are uint8 (N, C, H, W)."""
+    contents = local.read(name, data_dir)
+    spec = contents.place.spec
+    train, test = decode(spec, contents.files)
+    title = spec.title
+    if not contents.official:
+        checkable = bool(spec.sha256) or (len(train[1]), len(test[1])) != spec.counts
+        title += " (derived: not the official files)" if checkable else " (not verified: gzip.zip is not at hand)"
+    return dataset(train, test, classes=spec.classes, name=title)
+
+
+def folder(path: Path | str) -> Dataset:
+    """Return the data set of your own in a folder of .npy or .npz arrays; see ``fedpm.data.folder``."""
+    arrays, classes = read_folder(Path(path))
+    return dataset(
+        (arrays["train_x"], arrays["train_y"]),
+        (arrays["test_x"], arrays["test_y"]),
+        classes=classes,
+        name=Path(path).resolve().name,
+    )
+
+
+DATASETS: dict[str, Callable[..., Dataset]] = {"digits": digits, **{name: partial(public, name) for name in SPECS}}
+"""What loads each data set that has a name, from a data folder (default: the usual one)."""
+
+
+def load_dataset(name: Path | str, data_dir: Path | str | None = None) -> Dataset:
+    """Return a data set as arrays in memory: by its name, or by the folder that holds arrays of your own."""
+    if name in DATASETS:
+        return DATASETS[str(name)](data_dir)
+    if not Path(name).is_dir():
+        raise DataError(f"{name}: neither a folder nor a data set; there are: {', '.join(DATASETS)}")
+    return folder(name)
 
 
 def to_input(x: Array, device: torch.device) -> torch.Tensor:

@@ -12,87 +12,11 @@ from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 
+from fedpm.config.sections import AggregationConfig, ClientsConfig, DataConfig, LocalConfig, ModelConfig, Section
 from fedpm.errors import ConfigError
-
-
-class Section(BaseModel):
-    """A table of settings: unknown keys and values of another type are errors."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class DataConfig(Section):
-    """What is learned, and how it is spread over the clients."""
-
-    name: Literal["digits", "own"] = Field("digits", description="data set")
-    split: Literal["iid"] = Field("iid", description="how examples are spread over clients")
-    train_examples: int | None = Field(None, gt=0, description="use only so many training examples")
-    validation: float = Field(0.1, gt=0, lt=1, description="share of the training data held out to choose on")
-
-
-class ClientsConfig(Section):
-    """How many clients there are, and how many take part in a round."""
-
-    total: int = Field(10, gt=0, le=2**31, description="clients, N")
-    sampled: int | None = Field(None, gt=0, description="clients drawn for each round, K (default: all)")
-    rho: float | None = Field(None, gt=0, le=1, description="participation ratio K/N, instead of sampled")
-
-    @model_validator(mode="after")
-    def _sampled_fits(self) -> Self:
-        if self.sampled is not None and self.rho is not None:
-            raise ValueError("clients.rho and clients.sampled say the same thing: give only one of them")
-        if self.sampled is not None and self.sampled > self.total:
-            raise ValueError(
-                f"clients.sampled = {self.sampled} should be at most clients.total = {self.total}: "
-                "a round cannot sample more clients than there are"
-            )
-        return self
-
-    @property
-    def per_round(self) -> int:
-        """The number of clients of a round, K."""
-        if self.rho is not None:
-            return max(1, round(self.rho * self.total))
-        return self.total if self.sampled is None else self.sampled
-
-
-class ModelConfig(Section):
-    """The frozen network."""
-
-    name: Literal["conv4", "conv6", "conv10", "own"] = Field("conv4", description="network")
-    init: Literal["kaiming", "e"] = Field(
-        "kaiming", description="σ of the frozen weights: √(2/fan_in), or e/√fan_in as in the authors' code"
-    )
-
-
-class LocalConfig(Section):
-    """Training on a client."""
-
-    epochs: int = Field(3, gt=0, description="local epochs")
-    batch_size: int = Field(128, gt=0, description="examples in a minibatch, at most")
-    lr: float = Field(0.1, gt=0, description="learning rate of Adam on the scores")
-    gradient: Literal["theta", "identity"] = Field(
-        "theta", description="straight-through gradient of the Bernoulli sample: times θ, or unchanged"
-    )
-    threads: int = Field(1, gt=0, description="threads of a training step (part of the result: see README)")
-
-
-class AggregationConfig(Section):
-    """The Beta posterior on the server."""
-
-    lam0: int = Field(1, gt=0, le=2**16, description="prior λ0 of both Beta parameters")
-    reset_every: Literal["auto"] | int = Field(
-        "auto", description="rounds between resets of the prior, γ; auto: round(N/K); 1: plain mean"
-    )
-
-    @model_validator(mode="after")
-    def _resets(self) -> Self:
-        if isinstance(self.reset_every, int) and self.reset_every < 1:
-            raise ValueError(f"aggregation.reset_every = {self.reset_every} should be 'auto' or at least 1")
-        return self
 
 
 class Config(Section):

