@@ -24,6 +24,9 @@ from fedpm.experiment import OWN, Experiment, build, start_engine
 from fedpm.rng import Streams
 from fedpm.training import threads
 
+_NO_PROVENANCE: dict[str, Any] = {"workers": True, "engine": True, "data": {"dir", "path"}}
+"""Settings that change no result, and paths, which are nobody else's business."""
+
 
 @dataclass(frozen=True)
 class Result:
@@ -195,9 +198,7 @@ def _finish(experiment: Experiment, state: Any, records: list[Record]) -> Result
         classes=dataset.classes,
         preprocessing=dataset.preprocessing,
         provenance={
-            "config": config.model_dump(
-                exclude_none=True, exclude={"workers": True, "engine": True, "data": {"dir", "path"}}
-            ),  # they change nothing
+            "config": config.model_dump(exclude_none=True, exclude=_NO_PROVENANCE),
             "data": dataset.name,
             "fedpm": version("fedpm"),
             **{key: last[key] for key in ("round", "mode", "accuracy", "validation_accuracy")},
