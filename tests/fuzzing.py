@@ -10,7 +10,16 @@ from functools import partial
 import numpy as np
 from torch import nn
 
+from fedpm.algorithms.deltas import Deltas, DenseState, Quantiser
+from fedpm.algorithms.drive import RotatedSigns
+from fedpm.algorithms.eden import GaussianLevels
+from fedpm.algorithms.fedavg import Float32
+from fedpm.algorithms.fedmask import FORMS, FedMask
 from fedpm.algorithms.fedpm import FedPM, FedPMState, Update
+from fedpm.algorithms.qsgd import Levels
+from fedpm.algorithms.signsgd import Signs
+from fedpm.algorithms.terngrad import Ternary
+from fedpm.algorithms.weights import read_weights
 from fedpm.artifact import Model
 from fedpm.codec.masks import CODERS, Known
 from fedpm.codec.message import OVERHEAD, Kind, Message
@@ -70,7 +79,57 @@ def targets() -> list[Target]:
         ):
             message = algorithm.broadcast(state, holder=holder).payload
             found.append(Target(f"{codec} {name}", message, partial(read_broadcast, algorithm, state), forged_message))
+    found += [mask_by_threshold(MaskedNetwork(net), codec) for codec in FORMS]
+    for name, quantiser in QUANTISERS.items():
+        found.append(dense(name, Deltas(MaskedNetwork(net), 5, Local(1, 64, 0.1), quantiser)))
+    found += dense_broadcasts(MaskedNetwork(net))
     found.append(model_file(MaskedNetwork(net)))
+    return found
+
+
+QUANTISERS: dict[str, Quantiser] = {
+    "fedavg": Float32(),
+    "signsgd": Signs(),
+    "terngrad": Ternary(),
+    "qsgd": Levels(0.25),
+    "drive": RotatedSigns(),
+    "eden": GaussianLevels(1.0),
+    "eden half": GaussianLevels(0.5),
+    "eden two": GaussianLevels(2.0),
+}
+
+
+def mask_by_threshold(masked: MaskedNetwork, codec: str) -> Target:
+    """Return an upload of FedMask."""
+    algorithm = FedMask(masked, 5, Local(1, 64, 0.1), codec)
+    state = algorithm.init()
+    belief = algorithm._server.posterior(state).belief
+    mask = Streams(98).bits("mask", masked.size).astype(np.float32)
+    _, coded = CODERS[codec][1].encode(mask, Known(belief, Streams(5).at(1, 2)), Streams(5).at(1, 2))
+    stats = np.arange(masked.stats_size, dtype=np.float32)
+    message = Message(Kind.UPLOAD, FORMS[codec], masked.fingerprint(5), 1, 2, coded.data, stats)
+    return Target(f"fedmask {codec}", message.to_bytes(), partial(read_upload, algorithm, state), forged_message)
+
+
+def dense(name: str, algorithm: Deltas) -> Target:
+    """Return an upload of a dense method whose changes are Gaussian."""
+    masked, state = algorithm.masked, algorithm.init()
+    rng = Streams(5).at(1, 2)
+    coded = algorithm.quantiser.encode(Streams(97).normal("delta", masked.size), masked, rng, rng).coded
+    stats = np.arange(masked.stats_size, dtype=np.float32)
+    form, fingerprint = algorithm.quantiser.form, masked.fingerprint(5)
+    message = Message(Kind.UPLOAD, form, fingerprint, 1, 2, coded.data, stats)
+    return Target(name, message.to_bytes(), partial(read_delta, algorithm, state), forged_message)
+
+
+def dense_broadcasts(masked: MaskedNetwork) -> list[Target]:
+    """Return the three forms of a broadcast of weights."""
+    found = []
+    for name, steps, precision in (("seed", 0, "float32"), ("float32", 1, "float32"), ("bfloat16", 2, "bfloat16")):
+        algorithm = Deltas(masked, 5, Local(1, 64, 0.1), Float32(), broadcast_as=precision)
+        state = DenseState(steps, steps, masked.dense_weights(5), masked.initial_stats())
+        genuine = algorithm.broadcast(state).payload
+        found.append(Target(f"dense {name}", genuine, partial(read_dense, masked, steps + 1), forged_message))
     return found
 
 
@@ -105,7 +164,21 @@ def forged_file(data: bytes) -> bytes:
     return data + struct.pack("<I", zlib.crc32(data))
 
 
-def read_upload(algorithm: FedPM, state: FedPMState, data: bytes) -> bytes:
+def read_delta(algorithm: Deltas, state: DenseState, data: bytes) -> bytes:
+    """Return what the server makes of a dense upload of client 2, which is always finite."""
+    update = algorithm.decode(state, 2, data)
+    if not np.isfinite(update.delta).all():
+        raise ArithmeticError("the server took a change that is not finite")
+    return update.delta.tobytes() + update.stats.tobytes()
+
+
+def read_dense(masked: MaskedNetwork, round: int, data: bytes) -> bytes:
+    """Return the weights that a client starts from."""
+    received = read_weights(data, masked, round)
+    return received.weights.tobytes() + received.stats.tobytes()
+
+
+def read_upload(algorithm: FedPM | FedMask, state: FedPMState, data: bytes) -> bytes:
     """Return what the server makes of an upload of client 2."""
     update = algorithm.decode(state, 2, data)
     return update.mask.tobytes() + update.stats.tobytes()

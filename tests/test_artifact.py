@@ -16,7 +16,7 @@ from fedpm.artifact import Model
 from fedpm.codec.finals import SCHEMES, decode_final, encode_final
 from fedpm.data.datasets import Dataset
 from fedpm.errors import ArtifactError, ConfigError
-from fedpm.export import to_onnx, to_safetensors
+from fedpm.export import Weights, to_onnx
 from fedpm.masking import MaskedNetwork
 from fedpm.nets import build
 from fedpm.rng import Streams
@@ -217,7 +217,7 @@ def test_export_to_safetensors_loads_into_the_plain_network(tmp_path: Path) -> N
     from safetensors.torch import load_file
 
     module = conv4_model().module()
-    to_safetensors(module, tmp_path / "m.safetensors")
+    Weights(module).save(tmp_path / "m.safetensors")
     net = build("conv4", (1, 8, 8), 10)
     net.load_state_dict(load_file(tmp_path / "m.safetensors"))
     x = torch.linspace(-1, 1, 256).reshape(4, 1, 8, 8)

@@ -72,7 +72,7 @@ def test_every_preset_is_valid_and_described() -> None:
 
 def test_every_key_is_described() -> None:
     rows = configs.describe()
-    assert ("local.lr", "0.1", "learning rate of Adam on the scores") in rows
+    assert ("seed", "0", "names every random stream of the run") in rows
     assert all(meaning for _, _, meaning in rows)
 
 

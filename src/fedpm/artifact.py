@@ -4,7 +4,7 @@ import struct
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -53,6 +53,8 @@ class Header(BaseModel):
 class Model:
     """A trained model as it is shipped: header, coded mask, and named tensors that the mask cannot give."""
 
+    name: ClassVar[str] = "model.fedpm"
+    """What a run calls it."""
     header: Header
     coded_mask: bytes
     tensors: dict[str, np.ndarray[Any, Any]]

@@ -23,7 +23,7 @@ Record = dict[str, Any]
 
 
 class RunFolder:
-    """A folder with config.toml, rounds.jsonl, checkpoint/, and at the end summary.json and model.fedpm."""
+    """A folder with config.toml, rounds.jsonl, checkpoint/, and at the end summary.json and the model."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -109,7 +109,7 @@ class RunFolder:
         write_atomically(self._rounds, "".join(line + "\n" for line in lines).encode())
         return state
 
-    def finish(self, summary: Record, model: bytes) -> None:
+    def finish(self, summary: Record, name: str, model: bytes) -> None:
         """Write the results; the summary comes last and marks the run as complete."""
-        write_atomically(self.path / "model.fedpm", model)
+        write_atomically(self.path / name, model)
         write_atomically(self.path / "summary.json", (json.dumps(summary, indent=2, allow_nan=False) + "\n").encode())

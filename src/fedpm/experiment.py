@@ -12,15 +12,17 @@ import torch
 from torch import nn
 
 from fedpm import nets
-from fedpm.algorithms.fedpm import FedPM
+from fedpm.algorithms.base import Algorithm
 from fedpm.config import Config
 from fedpm.config.sections import DataConfig
+from fedpm.config.tuned import resolved
 from fedpm.data.datasets import Dataset, Shard, folder, load_dataset, to_input
 from fedpm.data.partition import split
 from fedpm.engines.base import Clients, Engine
 from fedpm.engines.inprocess import Sequential, Workers
 from fedpm.errors import ConfigError
 from fedpm.masking import MaskedNetwork
+from fedpm.methods import build_algorithm
 from fedpm.rng import Streams
 from fedpm.training import Local, choose_device, choose_precision
 
@@ -32,7 +34,7 @@ class Experiment:
     """Everything a run needs, built from a configuration."""
 
     config: Config
-    algorithm: FedPM
+    algorithm: Algorithm[Any, Any]
     clients: Clients
     validation: Shard
     dataset: Dataset
@@ -60,14 +62,14 @@ def build(
     local = Local(
         epochs=config.local.epochs,
         batch_size=config.local.batch_size,
-        lr=config.local.lr,
+        lr=float(config.local.lr),
         gradient=config.local.gradient,
         device=device,
         precision=choose_precision(config.precision, device),
     )
     masked = MaskedNetwork(net, init=config.model.init, frozen=frozen)
     _check_fit(masked, dataset)
-    algorithm = FedPM(masked, config.seed, local, config.codec, config.aggregation.lam0, config.reset_every)
+    algorithm = build_algorithm(config, masked, local)
     parts = split(
         train.y,
         config.clients.total,
@@ -106,7 +108,7 @@ def _resolved(config: Config, net: nn.Module | None, data: Dataset | None) -> Co
     update["data"] = _placed(config.data) if data is None else config.data.model_copy(update={"name": OWN})
     if net is not None:
         update["model"] = config.model.model_copy(update={"name": OWN})
-    return config.model_copy(update=update)
+    return resolved(config.model_copy(update=update))
 
 
 def _check_fit(masked: MaskedNetwork, dataset: Dataset) -> None:

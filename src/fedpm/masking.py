@@ -40,6 +40,11 @@ class Part:
         """The number of weights."""
         return math.prod(self.shape)
 
+    @property
+    def is_bias(self) -> bool:
+        """Whether these are the biases of a layer."""
+        return self.name.rpartition(".")[2] == "bias"
+
 
 class MaskedNetwork:
     """A network whose weights are frozen at random ±σ, with a mask over them.
@@ -94,10 +99,23 @@ class MaskedNetwork:
                 weights[where].reshape(part.shape)[part.zero_row] = 0
         return torch.from_numpy(weights)
 
+    def dense_weights(self, seed: int) -> Vector:
+        """Return the weights from which a seed's dense training starts: N(0, σ²) of each layer, and biases of zero."""
+        weights = Streams(seed).normal("dense weights", self.size)
+        for part, where in self._parts():
+            weights[where] *= np.float32(0 if part.is_bias else part.sigma)
+            if part.zero_row is not None:
+                weights[where].reshape(part.shape)[part.zero_row] = 0
+        return weights
+
     def layers(self) -> npt.NDArray[np.uint8]:
         """Return which part each weight belongs to; parts beyond the 255th share a number."""
         numbers = np.minimum(np.arange(len(self.parts)), 255).astype(np.uint8)
         return np.repeat(numbers, [part.size for part in self.parts])
+
+    def pieces(self, vector: Vector) -> list[Vector]:
+        """Return a flat vector as views of its parts."""
+        return [vector[where] for where in self._slices]
 
     def initial_stats(self) -> Vector:
         """Return the norm layers' statistics before any training, as one flat vector."""

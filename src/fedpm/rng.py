@@ -9,6 +9,8 @@ everything here is made of raw Philox words: NumPy keeps those stable, while the
 import hashlib
 import struct
 from dataclasses import dataclass, replace
+from functools import cache
+from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
@@ -51,6 +53,11 @@ class Streams:
         """Return fair bits as zeros and ones."""
         return np.unpackbits(self.uint8(purpose, -(-count // 8)), count=count, bitorder="little")
 
+    def normal(self, purpose: str, count: int) -> npt.NDArray[np.float32]:
+        """Return standard normal numbers in 2¹⁶ equally likely levels, four to a word."""
+        words = self.words(purpose, -(-count // 4)).astype("<u8", copy=False)
+        return _normal_levels().take(words.view("<u2")[:count])
+
     def permutation(self, purpose: str, count: int) -> npt.NDArray[np.intp]:
         """Return a uniform order of ``range(count)``."""
         return np.argsort(self.words(purpose, count), kind="stable")
@@ -69,6 +76,14 @@ class Streams:
     def integer(self, purpose: str) -> int:
         """Return one uniform 63-bit integer, to seed a generator that is not ours."""
         return int(self.words(purpose, 1)[0] >> np.uint64(1))
+
+
+@cache
+def _normal_levels() -> npt.NDArray[np.float32]:
+    """Return the levels of ``normal``, rounded to 2⁻¹⁶ so that all machines agree; they reach to ±4.3."""
+    quantile = NormalDist().inv_cdf
+    upper = [round(quantile((i + 0.5) / 2**16) * 2**16) for i in range(2**15, 2**16)]
+    return np.array([-level for level in reversed(upper)] + upper, np.float32) / np.float32(2**16)
 
 
 class Noise:

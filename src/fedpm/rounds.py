@@ -15,25 +15,26 @@ from torch import nn
 from fedpm.algorithms.base import Algorithm, ClientResult
 from fedpm.artifact import Model
 from fedpm.checkpoint import Record, RunFolder
-from fedpm.config import Config
+from fedpm.config import Config, settings_of
 from fedpm.data.datasets import Dataset
 from fedpm.engines.base import Engine, Task
 from fedpm.errors import WireError
 from fedpm.evaluation import evaluate
 from fedpm.experiment import OWN, Experiment, build, start_engine
+from fedpm.export import Weights
 from fedpm.rng import Streams
 from fedpm.training import threads
-
-_NO_PROVENANCE: dict[str, Any] = {"workers": True, "engine": True, "data": {"dir", "path"}}
-"""Settings that change no result, and paths, which are nobody else's business."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a run gives: the trained network, its model file, a summary, and a record a round."""
+    """What a run gives: the trained network, its model file, a summary, and a record a round.
+
+    The file is a seed and a mask, or of algorithms that train weights, those.
+    """
 
     model: nn.Module
-    file: Model
+    file: Model | Weights
     summary: Record
     rounds: list[Record]
 
@@ -140,7 +141,7 @@ def _train(experiment: Experiment, folder: RunFolder | None, on_round: Callable[
         engine.close()
     result = _finish(experiment, state, records)
     if folder is not None:
-        folder.finish(result.summary, result.file.to_bytes())
+        folder.finish(result.summary, result.file.name, result.file.to_bytes())
     return result
 
 
@@ -185,28 +186,12 @@ def _scores(experiment: Experiment, state: Any) -> Record:
 
 def _finish(experiment: Experiment, state: Any, records: list[Record]) -> Result:
     """Make the final model and sum the run up."""
-    algorithm, config, dataset = experiment.algorithm, experiment.config, experiment.dataset
-    last = records[-1]
-    file = Model.make(
-        algorithm.masked,
-        algorithm.mask(state, last["mode"]).astype(np.uint8),
-        state.stats,
-        seed=config.seed,
-        network=None if config.model.name == OWN else config.model.name,
-        input_shape=dataset.input_shape,
-        input_dtype="int64" if dataset.train.x.dtype == np.int64 else "float32",
-        classes=dataset.classes,
-        preprocessing=dataset.preprocessing,
-        provenance={
-            "config": config.model_dump(exclude_none=True, exclude=_NO_PROVENANCE),
-            "data": dataset.name,
-            "fedpm": version("fedpm"),
-            **{key: last[key] for key in ("round", "mode", "accuracy", "validation_accuracy")},
-        },
-    )
+    algorithm, config, last = experiment.algorithm, experiment.config, records[-1]
+    file = _model_file(experiment, state, last)
     size = len(file.to_bytes())
     summary = {
         **{key: last[key] for key in ("accuracy", "loss", "mode", "validation_accuracy")},
+        "algorithm": config.algorithm,
         "rounds": len(records),
         "parameters": algorithm.masked.size,
         "uplink_bytes": sum(record["uplink_bytes"] for record in records),
@@ -218,6 +203,36 @@ def _finish(experiment: Experiment, state: Any, records: list[Record]) -> Result
         "seconds": round(sum(record["seconds"] for record in records), 3),
     }
     return Result(file.module(algorithm.masked.net if config.model.name == OWN else None), file, summary, records)
+
+
+def _model_file(experiment: Experiment, state: Any, last: Record) -> Model | Weights:
+    """Return the final model as it is shipped."""
+    algorithm, config, dataset = experiment.algorithm, experiment.config, experiment.dataset
+    settings = settings_of(config)
+    for section, keys in (("", ("workers", "engine")), ("data", ("dir", "path"))):  # they change nothing
+        for key in keys:
+            (settings[section] if section else settings).pop(key, None)
+    provenance = {
+        "config": settings,
+        "data": dataset.name,
+        "fedpm": version("fedpm"),
+        **{key: last[key] for key in ("round", "mode", "accuracy", "validation_accuracy")},
+    }
+    mask = algorithm.mask(state, last["mode"])
+    if mask is None:
+        return Weights(algorithm.network(state, last["mode"]), provenance)
+    return Model.make(
+        algorithm.masked,
+        mask.astype(np.uint8),
+        state.stats,
+        seed=config.seed,
+        network=None if config.model.name == OWN else config.model.name,
+        input_shape=dataset.input_shape,
+        input_dtype="int64" if dataset.train.x.dtype == np.int64 else "float32",
+        classes=dataset.classes,
+        preprocessing=dataset.preprocessing,
+        provenance=provenance,
+    )
 
 
 def _finite(value: float) -> float | None:

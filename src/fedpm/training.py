@@ -28,6 +28,7 @@ class Local:
     batch_size: int
     lr: float
     gradient: str = "theta"
+    optimiser: str = "adam"
     device: torch.device = CPU
     precision: torch.dtype = torch.float32
 
@@ -67,8 +68,12 @@ def train_scores(
     shard: Shard,
     rng: Streams,
     how: Local,
+    *,
+    threshold: bool = False,
 ) -> tuple[Vector, Vector, float]:
     """Train the probability mask on one client's examples, starting from θ strictly inside (0, 1).
+
+    Each step samples a mask, or takes 1[θ > 0.5] with ``threshold``.
 
     Returns:
         The trained θ, the norm layers' statistics, and the mean loss of the last epoch.
@@ -77,13 +82,32 @@ def train_scores(
     scores = torch.logit(torch.from_numpy(theta).to(how.device)).requires_grad_()
     optimiser = torch.optim.Adam([scores], lr=how.lr, fused=True)  # fresh, so that clients keep no state
     noise = rng.noise("local masks", how.device)
+    half = torch.tensor(0.5, device=how.device)
 
     def sample() -> torch.Tensor:
-        sampled: torch.Tensor = SampleWeights.apply(scores, frozen, noise.uniform(len(scores)), how.gradient)  # type: ignore[no-untyped-call]
+        uniform = half if threshold else noise.uniform(len(scores))
+        sampled: torch.Tensor = SampleWeights.apply(scores, frozen, uniform, how.gradient)  # type: ignore[no-untyped-call]
         return sampled
 
     stats, loss = fit(network, sample, optimiser, stats, shard, rng, how)
     return torch.sigmoid(scores.detach()).cpu().numpy(), stats, loss
+
+
+OPTIMISERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}
+
+
+def train_weights(
+    network: MaskedNetwork, start: Vector, stats: Vector, shard: Shard, rng: Streams, how: Local
+) -> tuple[Vector, Vector, float]:
+    """Train ordinary weights on one client's examples.
+
+    Returns:
+        The trained weights, the norm layers' statistics, and the mean loss of the last epoch.
+    """
+    weights = torch.tensor(start, device=how.device, requires_grad=True)
+    optimiser = OPTIMISERS[how.optimiser]([weights], lr=how.lr, fused=True)
+    stats, loss = fit(network, lambda: weights, optimiser, stats, shard, rng, how)
+    return weights.detach().cpu().numpy(), stats, loss
 
 
 def fit(

@@ -16,6 +16,7 @@ from fedpm import config as configs
 from fedpm import nets
 from fedpm.cli import main
 from fedpm.config.sections import DataConfig, ModelConfig
+from fedpm.config.tuned import resolved
 from fedpm.data.catalog import SPECS
 from fedpm.data.datasets import DATASETS
 from fedpm.errors import ConfigError
@@ -166,7 +167,7 @@ def test_all_faults_of_the_data_section_come_at_once() -> None:
 
 @pytest.mark.parametrize("name", [name for name in configs.presets() if name != "quickstart"])
 def test_presets_have_the_settings_of_the_paper(name: str) -> None:
-    config = configs.load(name)
+    config = resolved(configs.load(name))
     data, model = name.split("-")
     rounds = {"mnist": 100, "emnist": 200, "cifar10": 200, "cifar100": 400}[data]
     assert (config.data.name, config.model.name, config.rounds) == (data, model, rounds)

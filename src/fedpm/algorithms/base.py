@@ -9,7 +9,9 @@ from typing import Protocol, TypeVar
 
 from torch import nn
 
+from fedpm.codec.masks import Mask
 from fedpm.data.datasets import Shard
+from fedpm.masking import MaskedNetwork, Vector
 from fedpm.rng import Streams
 
 
@@ -38,6 +40,10 @@ class Algorithm(Protocol[S, U]):
 
     A state is a frozen dataclass of integers and arrays with a field ``round``, the rounds done so far.
     """
+
+    @property
+    def masked(self) -> MaskedNetwork:
+        """The network, laid out as one flat vector."""
 
     @property
     def modes(self) -> tuple[str, ...]:
@@ -70,6 +76,9 @@ class Algorithm(Protocol[S, U]):
 
     def aggregate(self, state: S, updates: Iterable[U]) -> S:
         """Fold the updates one at a time into the next state."""
+
+    def mask(self, state: S, mode: str) -> Mask | Vector | None:
+        """Return the global mask over the frozen weights, or None if the algorithm trains the weights themselves."""
 
     def network(self, state: S, mode: str) -> nn.Module:
         """Return the global network, ready to evaluate."""

@@ -105,12 +105,12 @@ def export(
     if (onnx is None) == (torch is None):
         raise ConfigError("fedpm model export: give one of --onnx OUT and --torch OUT")
     from fedpm.artifact import Model
-    from fedpm.export import to_onnx, to_safetensors
+    from fedpm.export import Weights, to_onnx
 
     model = Model.open(file)
     if onnx is not None:
         difference = to_onnx(model.module(), model.header.input_shape, model.header.input_dtype, onnx)
         console.print(f"wrote {onnx}; ONNX Runtime agrees with PyTorch to {difference:.1e}", highlight=False)
     if torch is not None:
-        to_safetensors(model.module(), torch)
+        Weights(model.module()).save(torch)
         console.print(f"wrote {torch}", highlight=False)

@@ -45,7 +45,7 @@ def run(
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, …")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Folder with the data sets' files (data.dir).")] = None,
 ) -> None:
-    """Train: sample clients, broadcast, train masks, aggregate, evaluate; round after round."""
+    """Train: sample clients, broadcast, train, aggregate, evaluate; round after round."""
     overrides = list(set_ or [])
     flags = {"workers": workers, "engine": engine, "device": device}
     overrides += [f"{key}={value}" for key, value in flags.items() if value is not None]
@@ -88,13 +88,15 @@ def _watched(folder: Path, rounds: int, start: Callable[[Callable[[dict[str, Any
             f"fedpm run --resume {folder}"
         ) from None
     summary = result.summary
+    ratio = summary["parameters"] * 4 / summary["model_bytes"]
+    mask = "" if summary["mode"] == "weights" else " mask"
     console.print(
-        f"test accuracy {summary['accuracy']:.4f} ({summary['mode']} mask) "
+        f"test accuracy {summary['accuracy']:.4f} ({summary['mode']}{mask}) "
         f"after {summary['rounds']} rounds in {summary['seconds']:.0f} s\n"
         f"sent up   {_size(summary['uplink_bytes'])}, {summary['uplink_bpp']:.3f} bits per parameter and client\n"
         f"sent down {_size(summary['downlink_bytes'])}, {summary['downlink_bpp']:.3f} bits per parameter and client\n"
-        f"model     {_size(summary['model_bytes'])} for {summary['parameters']:,} parameters, "
-        f"{summary['parameters'] * 4 / summary['model_bytes']:.0f}× smaller than 32-bit weights\n"
+        f"model     {_size(summary['model_bytes'])} for {summary['parameters']:,} parameters"
+        f"{f', {ratio:.0f}× smaller than 32-bit weights' if ratio > 1 else ''}\n"
         f"folder    {folder}",
         highlight=False,
         soft_wrap=True,

@@ -15,7 +15,19 @@ import tomli_w
 from pydantic import Field, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 
-from fedpm.config.sections import AggregationConfig, ClientsConfig, DataConfig, LocalConfig, ModelConfig, Section
+from fedpm.config.sections import (
+    AggregationConfig,
+    ClientsConfig,
+    DataConfig,
+    DenseConfig,
+    EdenConfig,
+    LocalConfig,
+    ModelConfig,
+    QSGDConfig,
+    Section,
+    SignSGDConfig,
+    TernGradConfig,
+)
 from fedpm.errors import ConfigError
 
 
@@ -24,9 +36,13 @@ class Config(Section):
 
     seed: int = Field(0, ge=0, lt=2**63, description="names every random stream of the run")
     rounds: int = Field(20, gt=0, lt=2**31, description="federated rounds")
-    algorithm: Literal["fedpm"] = Field("fedpm", description="what clients and server do")
-    codec: Literal["frequency", "side-information", "shared-randomness"] = Field(
-        "shared-randomness", description="how masks are coded on the way up; the choice never changes a mask"
+    algorithm: Literal["fedpm", "fedmask", "fedavg", "signsgd", "terngrad", "qsgd", "drive", "eden"] = Field(
+        "fedpm", description="what clients and server do"
+    )
+    codec: Literal["auto", "frequency", "side-information", "shared-randomness"] = Field(
+        "auto",
+        description="how masks are coded on the way up; the choice never changes a mask; auto: shared-randomness "
+        "for fedpm, side-information for fedmask",
     )
     engine: Literal["inprocess"] = Field("inprocess", description="what runs the clients")
     workers: Literal["auto"] | int = Field("auto", description="processes that train clients; never changes results")
@@ -39,11 +55,25 @@ class Config(Section):
     model: ModelConfig = ModelConfig()
     local: LocalConfig = LocalConfig()
     aggregation: AggregationConfig = AggregationConfig()
+    dense: DenseConfig = DenseConfig()
+    signsgd: SignSGDConfig = SignSGDConfig()
+    terngrad: TernGradConfig = TernGradConfig()
+    qsgd: QSGDConfig = QSGDConfig()
+    eden: EdenConfig = EdenConfig()
 
     @model_validator(mode="after")
     def _workers(self) -> Self:
         if isinstance(self.workers, int) and self.workers < 1:
             raise ValueError(f"workers = {self.workers} should be 'auto' or at least 1")
+        return self
+
+    @model_validator(mode="after")
+    def _codec(self) -> Self:
+        if (self.algorithm, self.codec) == ("fedmask", "shared-randomness"):
+            raise ValueError(
+                "codec = 'shared-randomness' codes samples, and the masks of algorithm = 'fedmask' are none: "
+                "use 'side-information' or 'frequency'"
+            )
         return self
 
     @model_validator(mode="after")
@@ -94,7 +124,27 @@ def presets() -> dict[str, str]:
 
 def to_toml(config: Config) -> str:
     """Return the complete configuration as TOML that ``load`` reads back."""
-    return tomli_w.dumps(config.model_dump(exclude_none=True))
+    return tomli_w.dumps(settings_of(config))
+
+
+def settings_of(config: Config) -> dict[str, Any]:
+    """Return everything that is set, without the tables and keys of algorithms other than the chosen one."""
+    mine = TABLES[config.algorithm]
+    others = {table for tables in TABLES.values() for table in tables} - mine
+    return config.model_dump(exclude_none=True, exclude=others)
+
+
+TABLES = {
+    "fedpm": {"codec", "aggregation"},
+    "fedmask": {"codec"},
+    "fedavg": {"dense"},
+    "signsgd": {"dense", "signsgd"},
+    "terngrad": {"dense", "terngrad"},
+    "qsgd": {"dense", "qsgd"},
+    "drive": {"dense"},
+    "eden": {"dense", "eden"},
+}
+"""What belongs to some algorithms only."""
 
 
 def describe() -> list[tuple[str, str, str]]:

@@ -1,6 +1,6 @@
 """The tables of the settings: typed, each with its own checks."""
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -85,7 +85,9 @@ class LocalConfig(Section):
 
     epochs: int = Field(3, gt=0, description="local epochs")
     batch_size: int = Field(128, gt=0, description="examples in a minibatch, at most")
-    lr: float = Field(0.1, gt=0, description="learning rate of Adam on the scores")
+    lr: Annotated[float, Field(gt=0)] | Literal["auto"] = Field(
+        "auto", description="learning rate; auto: 0.1 of Adam on the scores, and as tuned for the dense algorithms"
+    )
     gradient: Literal["theta", "identity"] = Field(
         "theta", description="straight-through gradient of the Bernoulli sample: times θ, or unchanged"
     )
@@ -104,4 +106,50 @@ class AggregationConfig(Section):
     def _resets(self) -> Self:
         if isinstance(self.reset_every, int) and self.reset_every < 1:
             raise ValueError(f"aggregation.reset_every = {self.reset_every} should be 'auto' or at least 1")
+        return self
+
+
+class DenseConfig(Section):
+    """What all dense algorithms share: fedavg, signsgd, terngrad, qsgd, drive, eden."""
+
+    optimiser: Literal["auto", "sgd", "adam"] = Field("auto", description="of local training")
+    server_lr: Annotated[float, Field(gt=0)] | Literal["auto"] = Field(
+        "auto", description="the server's rate, by which it multiplies the mean change"
+    )
+    lr_decay: Annotated[float, Field(gt=0, le=1)] | Literal["auto"] = Field(
+        "auto", description="factor of local.lr, round after round"
+    )
+    server_decay: Annotated[float, Field(gt=0, le=1)] | Literal["auto"] = Field(
+        "auto", description="factor of dense.server_lr, round after round"
+    )
+    broadcast: Literal["float32", "bfloat16"] = Field("float32", description="how weights are sent to clients")
+
+
+class SignSGDConfig(Section):
+    """The server of SignSGD."""
+
+    vote: bool = Field(False, description="step along the majority's sign instead of the mean of signs")
+
+
+class TernGradConfig(Section):
+    """The quantiser of TernGrad."""
+
+    clip: float = Field(2.5, gt=0, description="bound of a change, in standard deviations of its layer")
+
+
+class QSGDConfig(Section):
+    """The quantiser of QSGD."""
+
+    levels: float = Field(0.25, ge=1e-3, le=100, description="levels s of a layer of n weights, divided by √n")
+
+
+class EdenConfig(Section):
+    """The quantiser of EDEN."""
+
+    bits: float = Field(1.0, ge=1e-3, le=2, description="bits per parameter: up to 1, or 2")
+
+    @model_validator(mode="after")
+    def _bits(self) -> Self:
+        if 1 < self.bits < 2:
+            raise ValueError(f"eden.bits = {self.bits} should be 2, or at most 1: there are no levels in between")
         return self

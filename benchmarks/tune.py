@@ -1,0 +1,108 @@
+"""Find rates for each algorithm on validation data of the digits; run from the repository's root.
+
+python -m benchmarks.tune --out tune.jsonl                 # every grid below: 10 minutes on 2 cores
+python -m benchmarks.tune --out tune.jsonl --only qsgd     # one algorithm
+python -m benchmarks.tune --out tune.jsonl --table         # only show what was found, as Markdown
+
+A setting that the file holds already is not run again. The score is the accuracy on validation data, which no client
+trains on, averaged over the last three rounds and the seeds; ties go to the lower loss of training.
+"""
+
+import argparse
+import itertools
+import json
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+COMMON = ["workers=1", "model.name=conv4", "data.name=digits", "clients.total=10"]
+SGD, ADAM = "sgd", "adam"
+UNBIASED: list[dict[str, list[Any]]] = [
+    {"dense.optimiser": [SGD], "local.lr": [0.03, 0.01], "dense.server_lr": [1.0]},
+    {"dense.optimiser": [SGD], "local.lr": [0.03], "dense.server_lr": [0.5]},
+]
+SIGNS: dict[str, list[Any]] = {"dense.optimiser": [SGD], "local.lr": [0.03]}
+GRIDS: dict[str, list[dict[str, list[Any]]]] = {
+    "drive": UNBIASED,  # and so eden, which at 1 bit is the same
+    "qsgd": UNBIASED,
+    "terngrad": UNBIASED,
+    "signsgd": [
+        {**SIGNS, "dense.server_lr": [0.001, 0.003, 0.0003]},
+        {**SIGNS, "dense.server_lr": [0.001], "dense.server_decay": [0.8]},
+        {**SIGNS, "dense.server_lr": [0.001], "signsgd.vote": [True]},
+    ],
+    "fedmask": [{"local.lr": [0.1, 0.3, 1.0]}],
+    "fedavg": [
+        {"dense.optimiser": [ADAM], "local.lr": [0.001], "dense.server_lr": [1.0]},
+        {"dense.optimiser": [SGD], "local.lr": [0.03, 0.1], "dense.server_lr": [1.0]},
+    ],
+    "fedpm": [{"local.lr": [0.1, 0.3]}],
+}
+
+
+def settings(grid: dict[str, list[Any]]) -> Iterator[dict[str, Any]]:
+    """Yield every combination of a grid."""
+    for values in itertools.product(*grid.values()):
+        yield dict(zip(grid, values, strict=True))
+
+
+def score(algorithm: str, chosen: dict[str, Any], rounds: int, epochs: int, seed: int) -> dict[str, Any]:
+    """Run one setting and return what validation data say about it."""
+    import fedpm
+
+    overrides = [*COMMON, f"algorithm={algorithm}", f"rounds={rounds}", f"local.epochs={epochs}", f"seed={seed}"]
+    overrides += [f"{key}={json.dumps(value)}" for key, value in chosen.items()]
+    result = fedpm.run(fedpm.load_config(None, overrides))
+    accuracy = [max(record["validation_accuracy"].values()) for record in result.rounds]
+    return {
+        "algorithm": algorithm, "settings": chosen, "rounds": rounds, "epochs": epochs, "seed": seed,
+        "validation_accuracy": sum(accuracy[-3:]) / len(accuracy[-3:]),
+        "train_loss": result.rounds[-1]["train_loss"],
+        "uplink_bpp": result.summary["uplink_bpp"],
+        "seconds": result.summary["seconds"],
+    }  # fmt: skip
+
+
+def table(found: list[dict[str, Any]]) -> str:
+    """Return the settings of each algorithm, best first."""
+    lines = ["| algorithm | settings | validation accuracy | training loss | bpp up |", "|---|---|---|---|---|"]
+    found = [row for row in found if row["train_loss"] is not None]
+    for algorithm in GRIDS:
+        rows = [row for row in found if row["algorithm"] == algorithm]
+        for row in sorted(rows, key=lambda row: (-round(row["validation_accuracy"], 3), row["train_loss"])):
+            chosen = ", ".join(f"{key.split('.')[1]} {value}" for key, value in row["settings"].items())
+            lines.append(
+                f"| {algorithm} | {chosen} | {row['validation_accuracy']:.3f} | {row['train_loss']:.3f} "
+                f"| {row['uplink_bpp']:.2f} |"
+            )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Run what is missing in two processes, and show the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--only", choices=GRIDS, action="append")
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--table", action="store_true")
+    options = parser.parse_args()
+    found = [json.loads(line) for line in options.out.read_text().splitlines()] if options.out.exists() else []
+    done = [(row["algorithm"], row["settings"], row["seed"]) for row in found]
+    wanted = [(a, s) for a in options.only or GRIDS for grid in GRIDS[a] for s in settings(grid)]
+    missing = [(a, s) for a, s in wanted if (a, s, options.seed) not in done]
+    if missing and not options.table:
+        with ProcessPoolExecutor(options.processes, get_context("spawn")) as pool, options.out.open("a") as file:
+            runs = [pool.submit(score, a, s, options.rounds, options.epochs, options.seed) for a, s in missing]
+            for run in runs:
+                found.append(run.result())
+                print(json.dumps(found[-1]), file=file, flush=True)
+    print(table(found))
+
+
+if __name__ == "__main__":
+    main()

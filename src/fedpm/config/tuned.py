@@ -1,0 +1,44 @@
+"""What ``auto`` means for each algorithm: rates found on validation data (docs/baselines.md, benchmarks/tune.py)."""
+
+from dataclasses import dataclass
+
+from fedpm.config import Config
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """An algorithm's values of the keys that are ``auto``; a dense one's trains with ``optimiser``."""
+
+    lr: float
+    codec: str = "shared-randomness"
+    optimiser: str = "sgd"
+    server_lr: float = 1.0
+    lr_decay: float = 1.0
+    server_decay: float = 1.0
+
+
+TUNED = {
+    "fedpm": Tuned(lr=0.1),
+    "fedmask": Tuned(lr=0.1, codec="side-information"),
+    "fedavg": Tuned(lr=0.1),
+    "signsgd": Tuned(lr=0.01, server_lr=2e-4),
+    "terngrad": Tuned(lr=0.1),
+    "qsgd": Tuned(lr=0.1),
+    "drive": Tuned(lr=0.1),
+    "eden": Tuned(lr=0.1),
+}
+
+
+def resolved(config: Config) -> Config:
+    """Return the configuration with the algorithm's values in place of ``auto``."""
+    tuned = TUNED[config.algorithm]
+    lr = tuned.lr if config.local.lr == "auto" else config.local.lr
+    keys = ("optimiser", "server_lr", "lr_decay", "server_decay")
+    dense = {key: getattr(tuned, key) for key in keys if getattr(config.dense, key) == "auto"}
+    return config.model_copy(
+        update={
+            "codec": tuned.codec if config.codec == "auto" else config.codec,
+            "local": config.local.model_copy(update={"lr": lr}),
+            "dense": config.dense.model_copy(update=dense),
+        }
+    )

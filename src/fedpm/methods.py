@@ -1,0 +1,68 @@
+"""The algorithms by name, each built from its settings."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from fedpm.algorithms.base import Algorithm
+from fedpm.algorithms.deltas import Deltas, Quantiser
+from fedpm.algorithms.drive import RotatedSigns
+from fedpm.algorithms.eden import GaussianLevels
+from fedpm.algorithms.fedavg import Float32
+from fedpm.algorithms.fedmask import FedMask
+from fedpm.algorithms.fedpm import FedPM
+from fedpm.algorithms.qsgd import Levels
+from fedpm.algorithms.signsgd import Signs
+from fedpm.algorithms.terngrad import Ternary
+from fedpm.config import Config
+from fedpm.masking import MaskedNetwork
+from fedpm.training import Local
+
+Built = Algorithm[Any, Any]
+
+
+def build_algorithm(config: Config, masked: MaskedNetwork, local: Local) -> Built:
+    """Return the algorithm of a configuration in which nothing is ``auto``."""
+    return _BUILDERS[config.algorithm](config, masked, local)
+
+
+def _fedpm(config: Config, masked: MaskedNetwork, local: Local) -> Built:
+    return FedPM(masked, config.seed, local, config.codec, config.aggregation.lam0, config.reset_every)
+
+
+def _fedmask(config: Config, masked: MaskedNetwork, local: Local) -> Built:
+    return FedMask(masked, config.seed, local, config.codec)
+
+
+def _dense(quantiser: Callable[[Config], Quantiser]) -> Callable[[Config, MaskedNetwork, Local], Built]:
+    """Return the builder of a dense method with this quantiser."""
+
+    def build(config: Config, masked: MaskedNetwork, local: Local) -> Built:
+        dense, vote = config.dense, config.algorithm == "signsgd" and config.signsgd.vote
+        return Deltas(
+            masked,
+            config.seed,
+            replace(local, optimiser=dense.optimiser),
+            quantiser(config),
+            float(dense.server_lr),
+            float(dense.lr_decay),
+            float(dense.server_decay),
+            dense.broadcast,
+            np.sign if vote else np.asarray,
+        )
+
+    return build
+
+
+_BUILDERS: dict[str, Callable[[Config, MaskedNetwork, Local], Built]] = {
+    "fedpm": _fedpm,
+    "fedmask": _fedmask,
+    "fedavg": _dense(lambda config: Float32()),
+    "signsgd": _dense(lambda config: Signs()),
+    "terngrad": _dense(lambda config: Ternary(config.terngrad.clip)),
+    "qsgd": _dense(lambda config: Levels(config.qsgd.levels)),
+    "drive": _dense(lambda config: RotatedSigns()),
+    "eden": _dense(lambda config: GaussianLevels(config.eden.bits)),
+}
