@@ -1,5 +1,6 @@
 """The program as users run it: real processes."""
 
+import json
 import signal
 import subprocess
 import sys
@@ -147,3 +148,33 @@ def _running(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+@pytest.mark.slow
+def test_model_commands_on_a_trained_model(undisturbed: Path, tmp_path: Path) -> None:
+    file = str(undisturbed / "model.fedpm")
+    seen = fedpm("model", "inspect", file)
+    assert seen.returncode == 0, seen.stderr
+    assert "conv4, 458,698 parameters" in seen.stdout
+    assert "█" in seen.stdout
+    plain, packed = fedpm("model", "eval", file), fedpm("model", "eval", file, "--packed")
+    assert plain.stdout == packed.stdout
+    accuracy = json.loads((undisturbed / "summary.json").read_text())["accuracy"]
+    assert f"accuracy {accuracy:.4f}" in plain.stdout
+    done = fedpm("model", "export", file, "--torch", str(tmp_path / "m.safetensors"))
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "m.safetensors").stat().st_size > 30 * (undisturbed / "model.fedpm").stat().st_size
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["model", "inspect", "missing.fedpm"], 1, "cannot read this file"),
+        (["model", "export", "missing.fedpm"], 2, "give one of --onnx OUT and --torch OUT"),
+        (["bench", "nonsense"], 2, "no such benchmark; there are: codec"),
+    ],
+)
+def test_wrong_use_of_other_commands(arguments: list[str], code: int, words: str, tmp_path: Path) -> None:
+    done = fedpm(*arguments, cwd=tmp_path)
+    assert done.returncode == code
+    assert words in done.stderr

@@ -25,6 +25,9 @@ from fedpm.export import Weights
 from fedpm.rng import Streams
 from fedpm.training import threads
 
+_NO_PROVENANCE: dict[str, Any] = {"workers": True, "engine": True, "data": {"dir", "path"}}
+"""Settings that change no result, and paths, which are nobody else's business."""
+
 
 @dataclass(frozen=True)
 class Result:
@@ -208,12 +211,8 @@ def _finish(experiment: Experiment, state: Any, records: list[Record]) -> Result
 def _model_file(experiment: Experiment, state: Any, last: Record) -> Model | Weights:
     """Return the final model as it is shipped."""
     algorithm, config, dataset = experiment.algorithm, experiment.config, experiment.dataset
-    settings = settings_of(config)
-    for section, keys in (("", ("workers", "engine")), ("data", ("dir", "path"))):  # they change nothing
-        for key in keys:
-            (settings[section] if section else settings).pop(key, None)
     provenance = {
-        "config": settings,
+        "config": settings_of(config, _NO_PROVENANCE),
         "data": dataset.name,
         "fedpm": version("fedpm"),
         **{key: last[key] for key in ("round", "mode", "accuracy", "validation_accuracy")},

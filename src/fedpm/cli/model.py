@@ -81,8 +81,8 @@ def evaluate_model(
     from fedpm.evaluation import evaluate
 
     model = Model.open(file)
-    trained_on = model.header.provenance.get("config", {}).get("data", {})
-    dataset = load_dataset(data or trained_on.get("path") or trained_on.get("name", ""), data_dir)
+    trained_on = model.header.provenance.get("config", {}).get("data", {}).get("name", "")
+    dataset = load_dataset(data or trained_on, data_dir)
     if dataset.input_shape != model.header.input_shape or len(dataset.classes) > len(model.header.classes):
         raise ConfigError(
             f"{dataset.name} has inputs of shape {dataset.input_shape} and {len(dataset.classes)} classes; the model "
