@@ -208,12 +208,8 @@ def _finish(experiment: Experiment, state: Any, records: list[Record]) -> Result
 def _model_file(experiment: Experiment, state: Any, last: Record) -> Model | Weights:
     """Return the final model as it is shipped."""
     algorithm, config, dataset = experiment.algorithm, experiment.config, experiment.dataset
-    settings = settings_of(config)
-    for section, keys in (("", ("workers", "engine")), ("data", ("dir", "path"))):  # they change nothing
-        for key in keys:
-            (settings[section] if section else settings).pop(key, None)
     provenance = {
-        "config": settings,
+        "config": settings_of(config, _NO_PROVENANCE),
         "data": dataset.name,
         "fedpm": version("fedpm"),
         **{key: last[key] for key in ("round", "mode", "accuracy", "validation_accuracy")},

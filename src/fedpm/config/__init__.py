@@ -9,6 +9,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from importlib import resources
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, Self, get_args
 
 import tomli_w
@@ -127,11 +128,10 @@ def to_toml(config: Config) -> str:
     return tomli_w.dumps(settings_of(config))
 
 
-def settings_of(config: Config) -> dict[str, Any]:
-    """Return everything that is set, without the tables and keys of algorithms other than the chosen one."""
-    mine = TABLES[config.algorithm]
-    others = {table for tables in TABLES.values() for table in tables} - mine
-    return config.model_dump(exclude_none=True, exclude=others)
+def settings_of(config: Config, without: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
+    """Return everything that is set, but what belongs to algorithms other than the chosen one, and ``without``."""
+    others = {table for tables in TABLES.values() for table in tables} - TABLES[config.algorithm]
+    return config.model_dump(exclude_none=True, exclude={**dict.fromkeys(others, True), **without})
 
 
 TABLES = {
