@@ -33,7 +33,7 @@ GRIDS: dict[str, list[dict[str, list[Any]]]] = {
         {**SIGNS, "dense.server_lr": [0.001], "dense.server_decay": [0.8]},
         {**SIGNS, "dense.server_lr": [0.001], "signsgd.vote": [True]},
     ],
-    "fedmask": [{"local.lr": [0.1, 0.3, 1.0]}],
+    "fedmask": [{"local.lr": [0.3, 0.1, 1.0]}],
     "fedavg": [
         {"dense.optimiser": [ADAM], "local.lr": [0.001], "dense.server_lr": [1.0]},
         {"dense.optimiser": [SGD], "local.lr": [0.03, 0.1], "dense.server_lr": [1.0]},
