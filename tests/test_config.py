@@ -3,7 +3,8 @@ from pathlib import Path
 import pytest
 
 from fedpm import config as configs
-from fedpm.config import Config, load, parse, to_toml
+from fedpm.config import Config, load, parse, settings_of, to_toml
+from fedpm.config.tuned import TUNED, resolved
 from fedpm.errors import ConfigError
 
 
@@ -21,6 +22,9 @@ from fedpm.errors import ConfigError
         ("workers=0", "workers = 0 should be 'auto' or at least 1"),
         ("aggregation.reset_every=0", "aggregation.reset_every = 0 should be 'auto' or at least 1"),
         ("aggregation.lam0=0", "aggregation.lam0 = 0: should be greater than 0"),
+        ("eden.bits=1.5", "eden.bits = 1.5 should be 2, or at most 1"),
+        ("dense.lr_decay=1.5", "dense.lr_decay = 1.5: should be less than or equal to 1, or should be 'auto'"),
+        ("dense.optimiser=lbfgs", "dense.optimiser = 'lbfgs': should be 'auto', 'sgd' or 'adam'"),
         ("algorithm=magic", "algorithm = 'magic': should be 'fedpm'"),
         ("nonsense=1", "nonsense = 1: unknown key"),
         ("local.epoch=1", "local.epoch = 1: unknown key; did you mean local.epochs?"),
@@ -84,3 +88,26 @@ def test_missing_and_malformed_files(tmp_path: Path) -> None:
         load(tmp_path / "bad.toml")
     with pytest.raises(ConfigError, match=r"no such preset; there are: .*quickstart"):
         load("quickstrat")
+
+
+def test_fedmask_refuses_the_coder_of_samples() -> None:
+    with pytest.raises(ConfigError, match="use 'side-information' or 'frequency'"):
+        load("quickstart", ["algorithm=fedmask", "codec=shared-randomness"])
+
+
+@pytest.mark.parametrize("name", sorted(TUNED))
+def test_auto_is_the_tuned_value_and_what_is_set_stays(name: str) -> None:
+    config = resolved(load(None, [f"algorithm={name}"]))
+    assert config.local.lr == TUNED[name].lr
+    assert config.dense.server_lr == TUNED[name].server_lr
+    assert "auto" not in [config.codec, *config.dense.model_dump().values()]
+    given = resolved(load(None, [f"algorithm={name}", "local.lr=0.5", "dense.server_lr=2"]))
+    assert (given.local.lr, given.dense.server_lr) == (0.5, 2.0)
+    assert resolved(given) == given
+
+
+def test_written_settings_hold_what_concerns_the_algorithm() -> None:
+    masks, eden = (settings_of(load(None, [f"algorithm={name}"])) for name in ("fedpm", "eden"))
+    assert not {"dense", "eden", "qsgd"} & set(masks)
+    assert {"dense", "eden"} <= set(eden)
+    assert not {"codec", "aggregation", "qsgd"} & set(eden)

@@ -146,3 +146,16 @@ def test_shared_parameters_stay_shared_and_padding_stays_zero() -> None:
     assert module.embed.weight[2].tolist() == [0, 0, 0, 0]
     x = torch.tensor([[1, 2, 3], [4, 5, 6]])
     assert torch.equal(masked.forward(masked.weights(0), masked.surroundings(torch.zeros(0)), x), module(x))
+
+
+def test_dense_weights_have_the_deviation_of_their_layer_and_biases_are_zero() -> None:
+    net = nn.Sequential(nn.Linear(200, 300), nn.Conv2d(30, 40, 3), nn.Embedding(50, 60, padding_idx=3))
+    masked = MaskedNetwork(net)
+    weights = masked.views(torch.from_numpy(masked.dense_weights(7)))
+    assert float(weights["0.weight"].std()) == pytest.approx(math.sqrt(2 / 200), rel=0.02)
+    assert float(weights["1.weight"].std()) == pytest.approx(math.sqrt(2 / 270), rel=0.02)
+    assert not weights["0.bias"].any()
+    assert not weights["1.bias"].any()
+    assert not weights["2.weight"][3].any()
+    assert weights["2.weight"][4].any()
+    assert not np.array_equal(masked.dense_weights(7), masked.dense_weights(8))

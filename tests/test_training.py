@@ -7,7 +7,7 @@ from fedpm.data.datasets import Dataset, Shard
 from fedpm.errors import ConfigError
 from fedpm.masking import MaskedNetwork
 from fedpm.rng import Streams
-from fedpm.training import Local, SampleWeights, _batches, choose_device, choose_precision, train_scores
+from fedpm.training import Local, SampleWeights, _batches, choose_device, choose_precision, train_scores, train_weights
 
 
 @pytest.mark.parametrize("gradient", ["theta", "identity"])
@@ -95,3 +95,41 @@ def test_norm_layers_that_average_over_all_steps_start_anew_on_every_client(data
     theta = np.full(masked.size, 0.5, np.float32)
     arguments = (masked, masked.weights(0), theta, masked.initial_stats(), data.train, Streams(0).at(1, 0), local)
     assert np.array_equal(train_scores(*arguments)[1], train_scores(*arguments)[1])
+
+
+@pytest.mark.parametrize(("optimiser", "lr"), [("sgd", 0.1), ("adam", 0.003)])
+def test_dense_training_lowers_the_loss_and_leaves_its_start_alone(optimiser: str, lr: float, data: Dataset) -> None:
+    masked = MaskedNetwork(nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)))
+    start = masked.dense_weights(0)
+    before = start.copy()
+
+    def train(epochs: int) -> tuple[np.ndarray, float]:
+        how = Local(epochs, 64, lr, optimiser=optimiser)
+        weights, _, loss = train_weights(masked, start, masked.initial_stats(), data.train, Streams(0).at(1, 0), how)
+        return weights, loss
+
+    weights, loss = train(5)
+    assert loss < 0.5 * train(1)[1]
+    assert np.array_equal(start, before)
+    assert np.array_equal(weights, train(5)[0])
+
+
+def test_a_plain_gradient_step_is_what_sgd_does(data: Dataset) -> None:
+    masked = MaskedNetwork(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)))
+    start, stats, shard = masked.dense_weights(0), masked.initial_stats(), data.train.take(np.arange(50))
+    how = Local(epochs=1, batch_size=64, lr=0.5, optimiser="sgd")
+    after, _, _ = train_weights(masked, start, stats, shard, Streams(0).at(1, 0), how)
+    weights = torch.from_numpy(start.copy()).requires_grad_()
+    logits = masked.forward(weights, {}, torch.from_numpy(shard.x))
+    nn.functional.cross_entropy(logits, torch.from_numpy(shard.y)).backward()
+    np.testing.assert_allclose(after, start - 0.5 * weights.grad.numpy(), atol=1e-6)
+
+
+def test_training_by_threshold_is_the_same_whatever_is_drawn(data: Dataset) -> None:
+    masked, local = MaskedNetwork(nn.Sequential(nn.Flatten(), nn.Linear(64, 10))), Local(3, 2000, 0.1)
+    theta = np.linspace(0.05, 0.95, masked.size, dtype=np.float32)
+    fixed = (masked, masked.weights(0), theta, masked.initial_stats(), data.train)
+    one, other = (train_scores(*fixed, Streams(seed).at(1, 0), local, threshold=True)[0] for seed in (0, 1))
+    np.testing.assert_allclose(one, other, atol=1e-3)  # one batch in another order: float sums differ a little
+    sampled, again = (train_scores(*fixed, Streams(seed).at(1, 0), local)[0] for seed in (0, 1))
+    assert np.abs(sampled - again).max() > 0.01

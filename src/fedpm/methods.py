@@ -33,14 +33,16 @@ def _fedpm(config: Config, masked: MaskedNetwork, local: Local) -> Built:
 
 
 def _fedmask(config: Config, masked: MaskedNetwork, local: Local) -> Built:
-    return FedMask(masked, config.seed, local, config.codec)
+    return FedMask(masked, config.seed, local, config.codec, config.fedmask.clamp)
 
 
-def _dense(quantiser: Callable[[Config], Quantiser]) -> Callable[[Config, MaskedNetwork, Local], Built]:
-    """Return the builder of a dense method with this quantiser."""
+def _dense(
+    quantiser: Callable[[Config], Quantiser], direction: Callable[[Config], Any] = lambda config: np.asarray
+) -> Callable[[Config, MaskedNetwork, Local], Built]:
+    """Return the builder of a dense method with this quantiser and this direction of the server's step."""
 
     def build(config: Config, masked: MaskedNetwork, local: Local) -> Built:
-        dense, vote = config.dense, config.algorithm == "signsgd" and config.signsgd.vote
+        dense = config.dense
         return Deltas(
             masked,
             config.seed,
@@ -50,7 +52,7 @@ def _dense(quantiser: Callable[[Config], Quantiser]) -> Callable[[Config, Masked
             float(dense.lr_decay),
             float(dense.server_decay),
             dense.broadcast,
-            np.sign if vote else np.asarray,
+            direction(config),
         )
 
     return build
@@ -60,7 +62,7 @@ _BUILDERS: dict[str, Callable[[Config, MaskedNetwork, Local], Built]] = {
     "fedpm": _fedpm,
     "fedmask": _fedmask,
     "fedavg": _dense(lambda config: Float32()),
-    "signsgd": _dense(lambda config: Signs()),
+    "signsgd": _dense(lambda config: Signs(), lambda config: np.sign if config.signsgd.vote else np.asarray),
     "terngrad": _dense(lambda config: Ternary(config.terngrad.clip)),
     "qsgd": _dense(lambda config: Levels(config.qsgd.levels)),
     "drive": _dense(lambda config: RotatedSigns()),

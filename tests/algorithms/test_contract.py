@@ -28,7 +28,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     **{name: {"algorithm": name} for name in NAMES},
     "fedmask by frequency": {"algorithm": "fedmask", "codec": "frequency"},
     "fedavg from bfloat16": {"algorithm": "fedavg", "dense": {"broadcast": "bfloat16"}},
-    "fedavg with adam": {"algorithm": "fedavg", "dense": {"optimiser": "adam"}, "local": {"epochs": 2, "lr": 0.001}},
+    "fedavg with sgd": {"algorithm": "fedavg", "dense": {"optimiser": "sgd"}, "local": {"epochs": 2, "lr": 0.03}},
     "signsgd by vote": {"algorithm": "signsgd", "signsgd": {"vote": True}},
     "eden at 2 bits": {"algorithm": "eden", "eden": {"bits": 2.0}},
     "eden at half a bit": {"algorithm": "eden", "eden": {"bits": 0.5}},

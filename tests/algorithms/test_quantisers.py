@@ -77,11 +77,14 @@ def test_the_mean_of_many_uploads_is_the_change(quantiser: Quantiser, trials: in
         assert np.sqrt((deviations**2).mean()) < 1.1
 
 
-def test_signs_and_floats_arrive_as_they_are() -> None:
+def test_floats_and_signs_arrive_as_they_are_and_zeros_toss_a_coin() -> None:
     delta = heavy_tailed(SMALL)
-    delta[:100] = 0
+    delta[:400] = 0
     assert np.array_equal(sent(Float32(), delta, SMALL)[0], delta)
-    assert np.array_equal(sent(Signs(), delta, SMALL)[0], np.sign(delta))
+    signs = sent(Signs(), delta, SMALL)[0]
+    assert np.array_equal(signs[400:], np.sign(delta[400:]))
+    assert set(signs) == {-1, 1}
+    assert abs(signs[:400].mean()) < 0.2
 
 
 def test_error_of_drive_is_half_pi_minus_one() -> None:
@@ -144,15 +147,15 @@ def test_a_laplacian_change_costs_terngrad_less() -> None:
     assert sent(Ternary(), laplace, LONG)[1] == pytest.approx(1.12, rel=0.02)
 
 
-def test_signs_cost_less_where_weights_did_not_change() -> None:
-    delta = gaussian(LONG)
-    delta[: LONG.size // 2] = 0
-    assert sent(Signs(), delta, LONG)[1] == pytest.approx(1.5, rel=0.01)  # in one layer; H(1/2) + 1/2
+def test_symbols_in_a_row_cost_no_more_than_mixed_ones() -> None:
+    delta = np.abs(gaussian(LONG))
+    delta[: LONG.size // 2] *= -1
+    assert sent(Signs(), delta, LONG)[1] == pytest.approx(1, rel=0.01)
     network = MaskedNetwork(nn.Sequential(nn.Linear(512, 256, bias=False), nn.Linear(256, 512, bias=False)))
-    assert sent(Signs(), delta, network)[1] == pytest.approx(0.5, rel=0.01)  # a context for each layer
+    assert sent(Signs(), delta, network)[1] < 0.01  # a context for each layer
 
 
-@pytest.mark.parametrize("quantiser", [Signs(), Ternary(), Levels(0.25), RotatedSigns(), GaussianLevels(0.5)], ids=str)
+@pytest.mark.parametrize("quantiser", [Ternary(), Levels(0.25), RotatedSigns(), GaussianLevels(0.5)], ids=str)
 def test_no_change_arrives_as_no_change(quantiser: Quantiser) -> None:
     assert not sent(quantiser, np.zeros(SMALL.size, np.float32), SMALL)[0].any()
 

@@ -29,7 +29,7 @@ GOLDEN = {
     "fedmask frequency": "73d5c6edd313d5d1",
     "fedmask side-information": "53a917fee6c640c0",
     "fedavg": "b1cb31569c468eb8",
-    "signsgd": "3b318c1232c989f5",
+    "signsgd": "024d5396103eebf9",
     "terngrad": "e30fca2849137b1a",
     "qsgd": "40745d8f84d71e66",
     "drive": "8f4a670149e27679",

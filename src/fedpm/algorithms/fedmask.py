@@ -12,7 +12,7 @@ from torch import nn
 
 from fedpm.algorithms.base import Broadcast, ClientResult
 from fedpm.algorithms.downlink import Downlink
-from fedpm.algorithms.fedpm import CLAMP, FedPM, FedPMState, Update
+from fedpm.algorithms.fedpm import FedPM, FedPMState, Update
 from fedpm.codec.masks import CODERS, Known, Mask, entropy
 from fedpm.codec.message import Kind, Message
 from fedpm.data.datasets import Shard
@@ -27,12 +27,16 @@ FORMS = {"frequency": 4, "side-information": 5}
 
 @dataclass(frozen=True)
 class FedMask:
-    """Masks m = 1[sigmoid(s) > 0.5], in training and in the upload."""
+    """Masks m = 1[sigmoid(s) > 0.5], in training and in the upload.
+
+    Where clients agreed, θ is 0 or 1, and only its ``clamp`` leaves scores near enough to 0 for a mask to change again.
+    """
 
     masked: MaskedNetwork
     seed: int
     local: Local
     codec: str = "side-information"
+    clamp: float = 0.35
     modes: tuple[str, ...] = ("thresholded", "expected")
     final_modes: tuple[str, ...] = ("thresholded",)
 
@@ -46,7 +50,7 @@ class FedMask:
         """Train scores under their own threshold, and send the mask that they end in."""
         received = Downlink(self.masked).read(broadcast, rng.round, memory)
         belief = received.belief_of(self.masked.size).belief
-        start = belief.theta().clip(CLAMP, 1 - CLAMP)
+        start = belief.theta().clip(self.clamp, 1 - self.clamp)
         weights = self.masked.weights(received.seed)
         theta, stats, loss = train_scores(
             self.masked, weights, start, received.stats, shard, rng, self.local, threshold=True

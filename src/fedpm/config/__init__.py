@@ -22,6 +22,7 @@ from fedpm.config.sections import (
     DataConfig,
     DenseConfig,
     EdenConfig,
+    FedMaskConfig,
     LocalConfig,
     ModelConfig,
     QSGDConfig,
@@ -56,6 +57,7 @@ class Config(Section):
     model: ModelConfig = ModelConfig()
     local: LocalConfig = LocalConfig()
     aggregation: AggregationConfig = AggregationConfig()
+    fedmask: FedMaskConfig = FedMaskConfig()
     dense: DenseConfig = DenseConfig()
     signsgd: SignSGDConfig = SignSGDConfig()
     terngrad: TernGradConfig = TernGradConfig()
@@ -136,7 +138,7 @@ def settings_of(config: Config, without: Mapping[str, Any] = MappingProxyType({}
 
 TABLES = {
     "fedpm": {"codec", "aggregation"},
-    "fedmask": {"codec"},
+    "fedmask": {"codec", "fedmask"},
     "fedavg": {"dense"},
     "signsgd": {"dense", "signsgd"},
     "terngrad": {"dense", "terngrad"},

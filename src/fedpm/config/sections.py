@@ -109,6 +109,17 @@ class AggregationConfig(Section):
         return self
 
 
+class FedMaskConfig(Section):
+    """The client of FedMask."""
+
+    clamp: float = Field(
+        0.35,
+        gt=0,
+        lt=0.5,
+        description="θ is kept in [clamp, 1 − clamp] before the logit, so that masks can still change",
+    )
+
+
 class DenseConfig(Section):
     """What all dense algorithms share: fedavg, signsgd, terngrad, qsgd, drive, eden."""
 

@@ -11,7 +11,7 @@ class Tuned:
 
     lr: float
     codec: str = "shared-randomness"
-    optimiser: str = "sgd"
+    optimiser: str = "adam"
     server_lr: float = 1.0
     lr_decay: float = 1.0
     server_decay: float = 1.0
@@ -20,12 +20,12 @@ class Tuned:
 TUNED = {
     "fedpm": Tuned(lr=0.1),
     "fedmask": Tuned(lr=0.1, codec="side-information"),
-    "fedavg": Tuned(lr=0.1),
-    "signsgd": Tuned(lr=0.01, server_lr=2e-4),
-    "terngrad": Tuned(lr=0.1),
-    "qsgd": Tuned(lr=0.1),
-    "drive": Tuned(lr=0.1),
-    "eden": Tuned(lr=0.1),
+    "fedavg": Tuned(lr=0.001),
+    "signsgd": Tuned(lr=0.03, optimiser="sgd", server_lr=0.001),
+    "terngrad": Tuned(lr=0.001),
+    "qsgd": Tuned(lr=0.001),
+    "drive": Tuned(lr=0.001),
+    "eden": Tuned(lr=0.001),
 }
 
 
