@@ -25,6 +25,9 @@ from fedpm.export import Weights
 from fedpm.rng import Streams
 from fedpm.training import threads
 
+_NO_PROVENANCE: dict[str, Any] = {"workers": True, "engine": True, "data": {"dir", "path"}}
+"""Settings that change no result, and paths, which are nobody else's business."""
+
 
 @dataclass(frozen=True)
 class Result:
