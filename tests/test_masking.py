@@ -81,7 +81,7 @@ def test_forward_with_flat_weights_equals_the_module() -> None:
     masked.net.eval()
     x = torch.randn(2, 1, 5, 5, generator=torch.Generator().manual_seed(0))
     rest = masked.surroundings(torch.from_numpy(stats))
-    assert torch.equal(masked.forward(weights, rest, x), masked.module(weights, stats)(x))
+    assert torch.equal(masked.forward(masked.views(weights), rest, x), masked.module(weights, stats)(x))
 
 
 def test_norm_statistics_travel_as_one_vector() -> None:
@@ -145,7 +145,9 @@ def test_shared_parameters_stay_shared_and_padding_stays_zero() -> None:
     assert module.out.weight is module.embed.weight
     assert module.embed.weight[2].tolist() == [0, 0, 0, 0]
     x = torch.tensor([[1, 2, 3], [4, 5, 6]])
-    assert torch.equal(masked.forward(masked.weights(0), masked.surroundings(torch.zeros(0)), x), module(x))
+    assert torch.equal(
+        masked.forward(masked.views(masked.weights(0)), masked.surroundings(torch.zeros(0)), x), module(x)
+    )
 
 
 def test_dense_weights_have_the_deviation_of_their_layer_and_biases_are_zero() -> None:

@@ -7,22 +7,27 @@ from fedpm.data.datasets import Dataset, Shard
 from fedpm.errors import ConfigError
 from fedpm.masking import MaskedNetwork
 from fedpm.rng import Streams
-from fedpm.training import Local, SampleWeights, _batches, choose_device, choose_precision, train_scores, train_weights
+from fedpm.training import Local, SampledWeights, _batches, choose_device, choose_precision, train_scores, train_weights
 
 
 @pytest.mark.parametrize("gradient", ["theta", "identity"])
 def test_straight_through_gradient_follows_its_definition(gradient: str) -> None:
-    generator = torch.Generator().manual_seed(0)
-    scores = torch.randn(50, generator=generator, dtype=torch.float64, requires_grad=True)
-    weights, uniform, upstream = (torch.rand(50, generator=generator, dtype=torch.float64) for _ in range(3))
-    sampled = SampleWeights.apply(scores, weights, uniform, gradient)
-    theta = torch.sigmoid(scores.detach())
-    assert torch.equal(sampled, (uniform < theta) * weights)
-    sampled.backward(upstream)
+    network = MaskedNetwork(nn.Linear(9, 5))
+    theta, uniform, upstream = (
+        torch.rand(50, generator=torch.Generator().manual_seed(seed)).clamp(0.01, 0.99) for seed in range(3)
+    )
+    weights = network.weights(0)
+    sampled = SampledWeights(network, weights, theta, gradient)
+    sampled.sample(uniform)
+    flat = torch.cat([weight.detach().flatten() for weight in sampled.weights.values()])
+    torch.testing.assert_close(flat, (uniform < theta) * weights)
+    for name, view in network.views(upstream).items():
+        (sampled.weights[name] * view).sum().backward()  # dL/dẇ is upstream
+    sampled.backpropagate()
+    found = torch.cat([score.grad.flatten() for score in sampled.scores.values()])
     through_sample = theta if gradient == "theta" else torch.ones_like(theta)  # ∂m/∂θ
-    expected = upstream * weights * through_sample * theta * (1 - theta)  # · ∂θ/∂s
-    assert scores.grad is not None
-    torch.testing.assert_close(scores.grad, expected)
+    torch.testing.assert_close(found, upstream * weights * through_sample * theta * (1 - theta))  # · ∂θ/∂s
+    assert all(weight.grad is None for weight in sampled.weights.values())
 
 
 def test_batches_cover_the_shard_once_in_equal_parts() -> None:
@@ -120,7 +125,7 @@ def test_a_plain_gradient_step_is_what_sgd_does(data: Dataset) -> None:
     how = Local(epochs=1, batch_size=64, lr=0.5, optimiser="sgd")
     after, _, _ = train_weights(masked, start, stats, shard, Streams(0).at(1, 0), how)
     weights = torch.from_numpy(start.copy()).requires_grad_()
-    logits = masked.forward(weights, {}, torch.from_numpy(shard.x))
+    logits = masked.forward(masked.views(weights), {}, torch.from_numpy(shard.x))
     nn.functional.cross_entropy(logits, torch.from_numpy(shard.y)).backward()
     np.testing.assert_allclose(after, start - 0.5 * weights.grad.numpy(), atol=1e-6)
 

@@ -131,9 +131,11 @@ class MaskedNetwork:
         constants = {name: tensor.to(stats.device, copy=True) for name, tensor in self.constants.items()}
         return {**constants, **counters, **self.stats_views(stats)}
 
-    def forward(self, weights: torch.Tensor, rest: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
-        """Run the network on a batch with the given flat weights and surroundings."""
-        output: torch.Tensor = functional_call(self.net, {**self.views(weights), **rest}, (x,))
+    def forward(
+        self, weights: Mapping[str, torch.Tensor], rest: Mapping[str, torch.Tensor], x: torch.Tensor
+    ) -> torch.Tensor:
+        """Run the network on a batch with the given masked weights, by name, and surroundings."""
+        output: torch.Tensor = functional_call(self.net, {**weights, **rest}, (x,))
         return output
 
     def views(self, weights: torch.Tensor) -> dict[str, torch.Tensor]:

@@ -3,10 +3,9 @@
 One loop serves every algorithm; what differs is how trainable values become weights.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -33,31 +32,44 @@ class Local:
     precision: torch.dtype = torch.float32
 
 
-class SampleWeights(torch.autograd.Function):
-    """θ = sigmoid(s), m ~ Bern(θ), ẇ = m ⊙ w, with a straight-through gradient through the sample.
+class SampledWeights:
+    """A client's scores s, and the weights ẇ that each step samples from them: θ = sigmoid(s), m ~ Bern(θ), ẇ = m ⊙ w.
 
-    ∂m/∂θ is taken as θ (the paper's "equal to the probability mask") or as 1 (``identity``), so that
-    dL/ds = dL/dẇ · w · θ(1−θ) · (θ or 1).
+    The gradient goes straight through the sample: ∂m/∂θ is taken as θ (the paper's "equal to the probability mask") or
+    as 1 (``identity``), so that dL/ds = dL/dẇ · w · θ(1−θ) · (θ or 1).
+
+    All vectors are made once, and network and optimiser see views of them: fresh memory would cost more than the sums.
     """
 
-    @staticmethod
-    def forward(
-        ctx: Any, scores: torch.Tensor, weights: torch.Tensor, uniform: torch.Tensor, gradient: str
-    ) -> torch.Tensor:
-        """Return the sampled weights for scores, frozen weights and uniform draws."""
-        theta = torch.sigmoid(scores)
-        ctx.save_for_backward(theta, weights)
-        ctx.times_theta = gradient == "theta"
-        return (uniform < theta) * weights
+    def __init__(self, network: MaskedNetwork, frozen: torch.Tensor, theta: torch.Tensor, gradient: str) -> None:
+        self._frozen = frozen
+        self._times_theta = gradient == "theta"
+        self._scores = torch.logit(theta)
+        self._theta, self._sampled, self._slope = (torch.empty_like(frozen) for _ in range(3))
+        self._slopes = network.views(self._slope)
+        self.scores = network.views(self._scores)
+        self.weights = {name: view.detach().requires_grad_() for name, view in network.views(self._sampled).items()}
 
-    @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
-        """Return the gradient of the scores."""
-        theta, weights = ctx.saved_tensors
-        slope = theta - theta * theta
-        if ctx.times_theta:
-            slope *= theta
-        return slope.mul_(weights).mul_(grads[0]), None, None, None
+    def sample(self, uniform: torch.Tensor) -> None:
+        """Fill ``weights`` with those that uniform draws choose."""
+        torch.sigmoid(self._scores, out=self._theta)
+        torch.lt(uniform, self._theta, out=self._sampled)
+        self._sampled.mul_(self._frozen)
+
+    def backpropagate(self) -> None:
+        """Turn the gradients of ``weights`` into those of ``scores``."""
+        torch.mul(self._theta, self._theta, out=self._slope)
+        torch.sub(self._theta, self._slope, out=self._slope)
+        if self._times_theta:
+            self._slope.mul_(self._theta)
+        self._slope.mul_(self._frozen)
+        for name, weight in self.weights.items():
+            self.scores[name].grad = None if weight.grad is None else weight.grad.mul_(self._slopes[name])
+            weight.grad = None
+
+    def theta(self) -> Vector:
+        """Return the probability mask."""
+        return torch.sigmoid(self._scores).cpu().numpy()
 
 
 def train_scores(
@@ -78,19 +90,21 @@ def train_scores(
     Returns:
         The trained θ, the norm layers' statistics, and the mean loss of the last epoch.
     """
-    frozen = weights.to(how.device)
-    scores = torch.logit(torch.from_numpy(theta).to(how.device)).requires_grad_()
-    optimiser = torch.optim.Adam([scores], lr=how.lr, fused=True)  # fresh, so that clients keep no state
+    start = torch.from_numpy(theta).to(how.device)
+    sampled = SampledWeights(network, weights.to(how.device), start, how.gradient)
+    optimiser = torch.optim.Adam(list(sampled.scores.values()), lr=how.lr, fused=True)  # fresh: clients keep no state
     noise = rng.noise("local masks", how.device)
     half = torch.tensor(0.5, device=how.device)
 
-    def sample() -> torch.Tensor:
-        uniform = half if threshold else noise.uniform(len(scores))
-        sampled: torch.Tensor = SampleWeights.apply(scores, frozen, uniform, how.gradient)  # type: ignore[no-untyped-call]
-        return sampled
+    def step() -> None:
+        sampled.backpropagate()
+        optimiser.step()
 
-    stats, loss = fit(network, sample, optimiser, stats, shard, rng, how)
-    return torch.sigmoid(scores.detach()).cpu().numpy(), stats, loss
+    def prepare() -> None:
+        sampled.sample(half if threshold else noise.uniform(network.size))
+
+    stats, loss = fit(network, sampled.weights, prepare, step, stats, shard, rng, how)
+    return sampled.theta(), stats, loss
 
 
 OPTIMISERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}
@@ -104,22 +118,24 @@ def train_weights(
     Returns:
         The trained weights, the norm layers' statistics, and the mean loss of the last epoch.
     """
-    weights = torch.tensor(start, device=how.device, requires_grad=True)
-    optimiser = OPTIMISERS[how.optimiser]([weights], lr=how.lr, fused=True)
-    stats, loss = fit(network, lambda: weights, optimiser, stats, shard, rng, how)
-    return weights.detach().cpu().numpy(), stats, loss
+    flat = torch.tensor(start, device=how.device)
+    weights = {name: view.detach().requires_grad_() for name, view in network.views(flat).items()}
+    optimiser = OPTIMISERS[how.optimiser](weights.values(), lr=how.lr, fused=True)
+    stats, loss = fit(network, weights, optimiser.zero_grad, optimiser.step, stats, shard, rng, how)
+    return flat.cpu().numpy(), stats, loss
 
 
 def fit(
     network: MaskedNetwork,
-    weights: Callable[[], torch.Tensor],
-    optimiser: torch.optim.Optimizer,
+    weights: Mapping[str, torch.Tensor],
+    prepare: Callable[[], object],
+    step: Callable[[], object],
     stats: Vector,
     shard: Shard,
     rng: Streams,
     how: Local,
 ) -> tuple[Vector, float]:
-    """Run the local epochs; ``weights`` gives the network's flat weights anew at every step.
+    """Run the local epochs: ``prepare`` readies the weights, and once they have gradients ``step`` learns from those.
 
     Returns:
         The norm layers' statistics and the mean loss of the last epoch.
@@ -131,11 +147,11 @@ def fit(
         for epoch in range(how.epochs):
             total = torch.zeros((), device=how.device)
             for x, y in _batches(shard, rng, epoch, how):
+                prepare()
                 with torch.autocast(how.device.type, how.precision, enabled=how.precision != torch.float32):
-                    loss = F.cross_entropy(network.forward(weights(), rest, x), y)
+                    loss = F.cross_entropy(network.forward(weights, rest, x), y)
                 loss.backward()  # type: ignore[no-untyped-call]
-                optimiser.step()
-                optimiser.zero_grad()
+                step()
                 total += loss.detach() * len(y)
     return flat_stats.cpu().numpy(), float(total) / len(shard.y)
 

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fedpm.cli.progress import FetchProgress
+from fedpm.cli.progress import fetch_progress
 from fedpm.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def get(name: Name, data_dir: DataDir = None) -> None:
     if name not in SPECS:
         raise ConfigError(f"{name}: there is no such data set; there are: {', '.join(SPECS)}")
     try:
-        with FetchProgress(console) as show:
+        with fetch_progress(console) as show:
             place = fetch(name, data_dir, report=show)
     except KeyboardInterrupt:
         raise DataError(f"interrupted; go on with: fedpm data get {name}") from None

@@ -1,6 +1,7 @@
 """Progress of a run or of a download: a live bar on a terminal, plain lines elsewhere."""
 
-from types import TracebackType
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
@@ -15,71 +16,38 @@ from rich.progress import (
 )
 
 
-class RoundProgress:
-    """Shows round, test accuracy, bits per parameter both ways, and the time left."""
+@contextmanager
+def round_progress(rounds: int, console: Console) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """Show round, test accuracy, bits per parameter both ways, and the time left; gives what takes each record."""
+    figures = TextColumn("{task.fields[figures]}")
+    columns = (TextColumn("round"), MofNCompleteColumn(), BarColumn(), figures, TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task("", total=rounds, figures="starting")
 
-    def __init__(self, rounds: int, console: Console) -> None:
-        self._rounds = rounds
-        self._console = console
-        self._bar = Progress(
-            TextColumn("round"),
-            MofNCompleteColumn(),
-            BarColumn(),
-            TextColumn("{task.fields[figures]}"),
-            TimeRemainingColumn(),
-            console=console,
-            disable=not console.is_terminal,
-        )
-        self._task = self._bar.add_task("", total=rounds, figures="starting")
+        def show(record: dict[str, Any]) -> None:
+            number, up, down = record["round"], record["uplink_bpp"], record["downlink_bpp"]
+            figures = f"accuracy {record['accuracy']:.3f}  up {up:.3f} bpp  down {down:.3f} bpp"
+            bar.update(task, completed=number, figures=figures)
+            if not console.is_terminal:
+                print(f"round {number}/{rounds}  {figures}  {record['seconds']:.1f} s", flush=True)
+            for client, reason in record["rejected"].items():
+                console.print(f"round {number}: left out the upload of client {client}: {reason}", markup=False)
 
-    def __enter__(self) -> "RoundProgress":
-        self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._bar.stop()
-
-    def __call__(self, record: dict[str, Any]) -> None:
-        """Show a finished round."""
-        up, down = record["uplink_bpp"], record["downlink_bpp"]
-        figures = f"accuracy {record['accuracy']:.3f}  up {up:.3f} bpp  down {down:.3f} bpp"
-        self._bar.update(self._task, completed=record["round"], figures=figures)
-        if not self._console.is_terminal:
-            print(f"round {record['round']}/{self._rounds}  {figures}  {record['seconds']:.1f} s", flush=True)
-        for client, reason in record["rejected"].items():
-            self._console.print(f"round {record['round']}: left out the upload of client {client}: {reason}")
+        yield show
 
 
-class FetchProgress:
-    """Shows what is being fetched and how much of it is here."""
+@contextmanager
+def fetch_progress(console: Console) -> Iterator[Callable[[str, int, int | None], None]]:
+    """Show what is being fetched and how much of it is here; gives what takes (name, bytes done, bytes in all)."""
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    tasks: dict[str, TaskID] = {}
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._tasks: dict[str, TaskID] = {}
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            DownloadColumn(),
-            TimeRemainingColumn(),
-            console=console,
-            disable=not console.is_terminal,
-        )
+        def show(what: str, done: int, total: int | None) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(what, total=total)
+                if not console.is_terminal:
+                    print(f"getting {what}", flush=True)
+            bar.update(tasks[what], completed=done, total=total)
 
-    def __enter__(self) -> "FetchProgress":
-        self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._bar.stop()
-
-    def __call__(self, what: str, done: int, total: int | None) -> None:
-        """Show how far a download is."""
-        if what not in self._tasks:
-            self._tasks[what] = self._bar.add_task(what, total=total)
-            if not self._console.is_terminal:
-                print(f"getting {what}", flush=True)
-        self._bar.update(self._tasks[what], completed=done, total=total)
+        yield show

@@ -6,14 +6,14 @@ import json
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
 from fedpm import config as configs
-from fedpm.cli.progress import RoundProgress
+from fedpm.cli.progress import round_progress
 from fedpm.errors import ConfigError, FedPMError
 
 if TYPE_CHECKING:
@@ -75,10 +75,10 @@ def _resume(folder: Path, overrides: list[str]) -> None:
     _watched(folder, rounds, lambda show: loop.resume(folder, workers=workers, on_round=show))
 
 
-def _watched(folder: Path, rounds: int, start: Callable[[RoundProgress], Result]) -> None:
+def _watched(folder: Path, rounds: int, start: Callable[[Callable[[dict[str, Any]], None]], Result]) -> None:
     """Run with a progress display, then print the summary."""
     try:
-        with RoundProgress(rounds, console) as show:
+        with round_progress(rounds, console) as show:
             result = start(show)
     except KeyboardInterrupt:
         raise FedPMError(f"interrupted; continue with: fedpm run --resume {folder}") from None
