@@ -36,7 +36,7 @@ class FedMask:
     seed: int
     local: Local
     codec: str = "side-information"
-    clamp: float = 0.3
+    clamp: float = 0.35
     modes: tuple[str, ...] = ("thresholded", "expected")
     final_modes: tuple[str, ...] = ("thresholded",)
 
