@@ -33,17 +33,12 @@ GRIDS: dict[str, list[dict[str, list[Any]]]] = {
         {**SIGNS, "dense.server_lr": [0.001, 0.003, 0.0003]},
         {**SIGNS, "dense.server_lr": [0.001], "dense.server_decay": [0.8]},
         {**SIGNS, "dense.server_lr": [0.001], "signsgd.vote": [True]},
-        {"dense.optimiser": [ADAM], "local.lr": [0.001], "dense.server_lr": [0.001]},
     ],
-    "fedmask": [
-        {"local.lr": [0.1], "fedmask.clamp": [0.35, 0.2, 0.45, 0.01]},
-        {"local.lr": [0.03], "fedmask.clamp": [0.45]},
-    ],
+    "fedmask": [{"local.lr": [0.1], "fedmask.clamp": [0.35, 0.2, 0.45]}],
     "fedavg": [
         {"dense.optimiser": [ADAM], "local.lr": [0.001], "dense.server_lr": [1.0]},
         {"dense.optimiser": [SGD], "local.lr": [0.03, 0.1], "dense.server_lr": [1.0]},
     ],
-    "fedpm": [{"local.lr": [0.1, 0.3]}],
 }
 
 
