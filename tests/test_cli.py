@@ -80,7 +80,9 @@ def test_interrupt_says_how_to_go_on(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert stderr.strip() == f"fedpm: interrupted; continue with: fedpm run --resume {out}"
+    assert stderr.startswith("fedpm: interrupted; nothing that was saved is lost")
+    assert stderr.strip().endswith(f"continue with: fedpm run --resume {out}")
+    assert len(stderr.splitlines()) == 1
 
 
 @pytest.mark.slow
@@ -117,6 +119,7 @@ def test_all_config_errors_at_once_and_exit_code_two() -> None:
         (["run", "--resume", "nowhere", "--set", "rounds=3"], 2, "give no option beside it"),
         (["run", "--device", "cuda:77"], 2, "device = 'cuda:77'"),
         (["run", "--workers", "none"], 2, "workers = 'none'"),
+        (["run", "--out", "/dev/null/x"], 1, "Not a directory; nothing was begun"),
     ],
 )
 def test_wrong_usage_is_one_clear_sentence(arguments: list[str], code: int, words: str, tmp_path: Path) -> None:

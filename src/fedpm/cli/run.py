@@ -81,12 +81,9 @@ def _watched(folder: Path, rounds: int, start: Callable[[Callable[[dict[str, Any
         with round_progress(rounds, console) as show:
             result = start(show)
     except KeyboardInterrupt:
-        raise FedPMError(f"interrupted; continue with: fedpm run --resume {folder}") from None
+        raise FedPMError(f"interrupted{_remedy(folder)}") from None
     except OSError as error:
-        raise FedPMError(
-            f"{folder}: {error.strerror or error}; nothing that was saved is lost: mend that and continue with "
-            f"fedpm run --resume {folder}"
-        ) from None
+        raise FedPMError(f"{folder}: {error.strerror or error}{_remedy(folder)}") from None
     summary = result.summary
     ratio = summary["parameters"] * 4 / summary["model_bytes"]
     mask = "" if summary["mode"] == "weights" else " mask"
@@ -101,6 +98,13 @@ def _watched(folder: Path, rounds: int, start: Callable[[Callable[[dict[str, Any
         highlight=False,
         soft_wrap=True,
     )
+
+
+def _remedy(folder: Path) -> str:
+    """Return how to go on after a run ended early; before its folder was begun there is nothing to resume."""
+    if not (folder / "config.toml").is_file():
+        return "; nothing was begun: mend that, or choose another --out, and start again"
+    return f"; nothing that was saved is lost, continue with: fedpm run --resume {folder}"
 
 
 def _size(count: float) -> str:
