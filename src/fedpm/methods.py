@@ -16,6 +16,7 @@ from fedpm.algorithms.fedpm import FedPM
 from fedpm.algorithms.qsgd import Levels
 from fedpm.algorithms.signsgd import Signs
 from fedpm.algorithms.terngrad import Ternary
+from fedpm.codec.relative import RelativeEntropy
 from fedpm.config import Config
 from fedpm.masking import MaskedNetwork
 from fedpm.training import Local
@@ -29,7 +30,8 @@ def build_algorithm(config: Config, masked: MaskedNetwork, local: Local) -> Buil
 
 
 def _fedpm(config: Config, masked: MaskedNetwork, local: Local) -> Built:
-    return FedPM(masked, config.seed, local, config.codec, config.aggregation.lam0, config.reset_every)
+    relative = RelativeEntropy(config.relative_entropy.index_bits, config.relative_entropy.budget)
+    return FedPM(masked, config.seed, local, config.codec, config.aggregation.lam0, config.reset_every, relative)
 
 
 def _fedmask(config: Config, masked: MaskedNetwork, local: Local) -> Built:

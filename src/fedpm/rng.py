@@ -78,6 +78,20 @@ class Streams:
         return int(self.words(purpose, 1)[0] >> np.uint64(1))
 
 
+def scrambled(key: np.uint64, counters: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Return the words of a stream at any counters, by the output function of SplitMix64.
+
+    For draws of which only a few are needed at once: Philox gives words in their order alone.
+    """
+    words = counters * np.uint64(0x9E3779B97F4A7C15)
+    words += key
+    shifted = np.empty_like(words)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
+        words ^= np.right_shift(words, np.uint64(shift), out=shifted)
+        words *= np.uint64(factor)
+    return words
+
+
 @cache
 def _normal_levels() -> npt.NDArray[np.float32]:
     """Return the levels of ``normal``, rounded to 2⁻¹⁶ so that all machines agree; they reach to ±4.3."""

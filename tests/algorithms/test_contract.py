@@ -26,6 +26,7 @@ from tests.test_rounds import Tapped, without_times
 NAMES = get_args(Config.model_fields["algorithm"].annotation)
 VARIANTS: dict[str, dict[str, Any]] = {
     **{name: {"algorithm": name} for name in NAMES},
+    "fedpm by relative entropy": {"algorithm": "fedpm", "codec": "relative-entropy"},
     "fedmask by frequency": {"algorithm": "fedmask", "codec": "frequency"},
     "fedavg from bfloat16": {"algorithm": "fedavg", "dense": {"broadcast": "bfloat16"}},
     "fedavg with sgd": {"algorithm": "fedavg", "dense": {"optimiser": "sgd"}, "local": {"epochs": 2, "lr": 0.03}},

@@ -1,17 +1,22 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedpm.algorithms.downlink import Received
 from fedpm.algorithms.fedpm import FedPM, FedPMState, Update, divergence
 from fedpm.algorithms.posterior import Posterior, reset_due
-from fedpm.codec.masks import CODERS, sample_mask
+from fedpm.codec.coders import CODERS
+from fedpm.codec.masks import sample_mask
 from fedpm.data.datasets import Dataset
 from fedpm.errors import WireError
 from fedpm.masking import MaskedNetwork
 from fedpm.rng import Streams
 from fedpm.training import Local
 from tests.conftest import small_net
+from tests.fuzzing import advance
 
 
 def make(**settings: object) -> FedPM:
@@ -137,6 +142,39 @@ def test_a_client_reads_what_the_server_believes_in_every_form(codec: str, reset
             assert received.seed == 5
             assert np.array_equal(received.posterior.mode(), algorithm.posterior(state).mode())
         memory = algorithm.remember(forms[-1].payload, number, algorithm.memory(state))
+
+
+@pytest.mark.parametrize("codec", sorted(CODERS))
+def test_relayed_uploads_say_the_same_as_counts(codec: str) -> None:
+    algorithm = make(lam0=2, reset_every=2, codec=codec)
+    state = algorithm.init()
+    for _ in range(4):  # from the seed, after a reset, and between resets
+        before = algorithm._downlink.read(algorithm.broadcast(state).payload, state.round + 1, algorithm.memory(state))
+        state = advance(algorithm, state, 3)
+        posterior = algorithm.posterior(state)
+        content = Received(algorithm.seed, state.round + 1, posterior, state.stats)
+        forms = [
+            algorithm._downlink.full(content),
+            algorithm._downlink.brief(content, before, [0, 1, 2], shared=False),
+            algorithm._downlink.brief(content, before, [0, 1, 2], shared=True),
+            algorithm._downlink.relayed(content, CODERS[codec][0], state.uploads.tobytes()),
+        ]
+        for form in forms:
+            received = algorithm._downlink.read(form.payload, state.round + 1, algorithm.memory(state))
+            assert received.posterior is not None
+            assert np.array_equal(received.posterior.ones, posterior.ones)
+            assert (received.posterior.total, received.posterior.lam0) == (posterior.total, 2)
+        sent = algorithm.broadcast(state, holder=True).payload
+        assert len(sent) <= min(len(form.payload) for form in forms if codec == "shared-randomness" or form != forms[2])
+
+
+def test_uploads_are_kept_only_while_they_are_worth_relaying() -> None:
+    algorithm = make()
+    masks = [Streams(0).bits("m", algorithm.masked.size)] * 3
+    few = [Update(client, mask, np.zeros(0, np.float32), bytes(10)) for client, mask in enumerate(masks)]
+    assert len(algorithm.aggregate(algorithm.init(), few).uploads) == 3 * 18
+    many = [replace(update, coded=bytes(algorithm.masked.size)) for update in few]
+    assert len(algorithm.aggregate(algorithm.init(), many).uploads) == 0
 
 
 def test_a_client_without_the_past_says_so() -> None:

@@ -1,7 +1,8 @@
 """What the server tells a client at the start of a round: θ_g, in the shortest form the client can read.
 
 Forms: the seed alone (before any training); counts that need no past; and, for a client that holds the broadcast of the
-round before, the sum of the last masks, given that broadcast or given also the u of the clients that answered.
+round before, the sum of the last masks, given that broadcast or given also the u of the clients that answered, or
+those masks one by one as they were uploaded.
 """
 
 import struct
@@ -14,10 +15,11 @@ import numpy.typing as npt
 
 from fedpm.algorithms.base import Broadcast
 from fedpm.algorithms.posterior import Posterior
-from fedpm.codec.contexts import Counts
+from fedpm.codec.coders import CODERS
+from fedpm.codec.contexts import Belief, Counts
 from fedpm.codec.counts import Prediction, decode_added, decode_counts, encode_added, encode_counts
 from fedpm.codec.entropy import Coded
-from fedpm.codec.masks import upload_uniform
+from fedpm.codec.masks import Known, upload_uniform
 from fedpm.codec.message import Kind, Message
 from fedpm.errors import WireError
 from fedpm.masking import MaskedNetwork, Vector
@@ -29,6 +31,7 @@ MAX_PREDICTED = 32
 """With more clients in a round, drawing all of their u costs a client more than it saves."""
 _HEAD = struct.Struct("<QII")  # seed, λ0, total
 _MASKS = struct.Struct("<I")
+_UPLOAD = struct.Struct("<II")  # client, bytes
 
 
 class Form(IntEnum):
@@ -38,6 +41,7 @@ class Form(IntEnum):
     COUNTS = 1
     GIVEN_COUNTS = 2
     GIVEN_MASKS = 3
+    RELAYED = 4
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,14 @@ class Downlink:
             return self._message(content, Form.GIVEN_MASKS, head + np.array(clients, "<u4").tobytes(), coded)
         return self._message(content, Form.GIVEN_COUNTS, head, encode_added(added, len(clients), start.belief))
 
+    def relayed(self, content: Received, number: int, uploads: bytes) -> Broadcast:
+        """Return a broadcast that passes the last uploads on, coded by the coder of this number."""
+        return self._message(content, Form.RELAYED, bytes((number,)), Coded(uploads, 8.0 * len(uploads)))
+
+    def known(self, belief: Belief, seed: int, round: int, client: int) -> Known:
+        """Return what a client and the server both know when it uploads."""
+        return Known(belief, Streams(seed).at(round, client), tuple(part.size for part in self.masked.parts))
+
     def _message(self, content: Received, form: Form, head: bytes, coded: Coded) -> Broadcast:
         posterior = content.posterior
         lam0, total = (0, 0) if posterior is None else (posterior.lam0, posterior.total)
@@ -115,22 +127,42 @@ class Downlink:
         if not memory:
             raise WireError(f"broadcast builds on that of round {round - 1}, which this client does not hold")
         before = self.read(memory, round - 1)
-        start = before.belief_of(self.masked.size)
-        masks, coded = _read_count(coded)
+        if form == Form.RELAYED:
+            masks, added = self._sum(before, coded)
+        else:
+            masks, coded = _read_count(coded)
         if not 0 < masks <= total:
             raise WireError(f"broadcast adds {masks} masks to a total of {total}: it is damaged")
         if form == Form.GIVEN_COUNTS:
-            added = decode_added(coded, masks, start.belief)
+            added = decode_added(coded, masks, before.belief_of(self.masked.size).belief)
         elif form == Form.GIVEN_MASKS:
             clients, coded = _read_clients(coded, masks)
             added = self._prediction(before, clients).decode(coded)
-        else:
+        elif form != Form.RELAYED:
             raise WireError(f"broadcast of form {form}: this library reads forms up to {int(max(Form))}")
         if total == masks:
             return added
         if before.posterior is None or total != before.posterior.total + masks:
             raise WireError(f"broadcast of {total} masks does not continue the one this client holds")
         return before.posterior.ones + added
+
+    def _sum(self, before: Received, coded: bytes) -> tuple[int, Counts]:
+        """Decode relayed uploads: return how many there are, and the sum of their masks."""
+        coders = dict(CODERS.values())
+        if not coded or coded[0] not in coders:
+            raise WireError("broadcast relays masks of an unknown coder: it is damaged, or of a newer library")
+        belief = before.belief_of(self.masked.size).belief
+        masks, added, place = 0, np.zeros(self.masked.size, np.uint32), 1
+        while place < len(coded):
+            if len(coded) < place + _UPLOAD.size:
+                raise WireError("broadcast ends within a relayed upload: it was cut")
+            client, size = _UPLOAD.unpack_from(coded, place)
+            upload = coded[place + _UPLOAD.size : place + _UPLOAD.size + size]
+            if len(upload) < size:
+                raise WireError(f"broadcast relays {len(upload)} of an upload's {size} bytes: it was cut")
+            added += coders[coded[0]].decode(upload, self.known(belief, before.seed, before.round, client))
+            masks, place = masks + 1, place + _UPLOAD.size + size
+        return masks, added
 
     def _prediction(self, before: Received, clients: list[int]) -> Prediction:
         """Return what the clients' shared u of the round before say about their masks."""
@@ -143,6 +175,11 @@ class Downlink:
 @lru_cache(maxsize=2)  # simulated clients of one process all read the same; arrays of a result must not be changed
 def _read(downlink: Downlink, broadcast: bytes, round: int, memory: bytes) -> Received:
     return downlink._decode(broadcast, round, memory)
+
+
+def relay(client: int, coded: bytes) -> bytes:
+    """Return a client's coded mask as a broadcast passes it on."""
+    return _UPLOAD.pack(client, len(coded)) + coded
 
 
 def _read_count(coded: bytes) -> tuple[int, bytes]:

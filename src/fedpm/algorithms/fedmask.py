@@ -13,7 +13,8 @@ from torch import nn
 from fedpm.algorithms.base import Broadcast, ClientResult
 from fedpm.algorithms.downlink import Downlink
 from fedpm.algorithms.fedpm import FedPM, FedPMState, Update
-from fedpm.codec.masks import CODERS, Known, Mask, entropy
+from fedpm.codec.coders import CODERS
+from fedpm.codec.masks import Mask, entropy
 from fedpm.codec.message import Kind, Message
 from fedpm.data.datasets import Shard
 from fedpm.errors import WireError
@@ -48,7 +49,8 @@ class FedMask:
 
     def client_update(self, broadcast: bytes, shard: Shard, rng: Streams, memory: bytes = b"") -> ClientResult:
         """Train scores under their own threshold, and send the mask that they end in."""
-        received = Downlink(self.masked).read(broadcast, rng.round, memory)
+        downlink = Downlink(self.masked)
+        received = downlink.read(broadcast, rng.round, memory)
         belief = received.belief_of(self.masked.size).belief
         start = belief.theta().clip(self.clamp, 1 - self.clamp)
         weights = self.masked.weights(received.seed)
@@ -56,7 +58,7 @@ class FedMask:
             self.masked, weights, start, received.stats, shard, rng, self.local, threshold=True
         )
         _, coder = CODERS[self.codec]
-        known = Known(belief, Streams(received.seed).at(rng.round, rng.client))
+        known = downlink.known(belief, received.seed, rng.round, rng.client)
         certain = (theta > 0.5).astype(np.float32)  # a sample of Bern(0) or Bern(1) is no matter of chance
         mask, coded = coder.encode(certain, known, private=rng)
         fingerprint = self.masked.fingerprint(received.seed)
@@ -97,8 +99,9 @@ class FedMask:
         message.expect(Kind.UPLOAD, fingerprint, state.round + 1, client, self.masked.stats_size)
         if message.form != FORMS[self.codec]:
             raise WireError(f"upload of form {message.form} instead of {FORMS[self.codec]}: of another method or coder")
-        known = Known(self._server.posterior(state).belief, Streams(self.seed).at(state.round + 1, client))
-        return Update(client, CODERS[self.codec][1].decode(message.coded, known), message.stats)
+        belief = self._server.posterior(state).belief
+        known = Downlink(self.masked).known(belief, self.seed, state.round + 1, client)
+        return Update(client, CODERS[self.codec][1].decode(message.coded, known), message.stats, message.coded)
 
     def aggregate(self, state: FedPMState, updates: Iterable[Update]) -> FedPMState:
         """Average the masks."""

@@ -1,7 +1,7 @@
 """FedPM: federated training of a probability mask (Algorithm 1)."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -10,11 +10,13 @@ import torch
 from torch import nn
 
 from fedpm.algorithms.base import Broadcast, ClientResult
-from fedpm.algorithms.downlink import Downlink, Received
+from fedpm.algorithms.downlink import Downlink, Received, relay
 from fedpm.algorithms.posterior import Posterior, reset_due
+from fedpm.codec.coders import CODERS
 from fedpm.codec.contexts import Counts
-from fedpm.codec.masks import CODERS, Known, Mask, entropy, sample_mask
+from fedpm.codec.masks import Mask, entropy, sample_mask
 from fedpm.codec.message import Kind, Message
+from fedpm.codec.relative import RelativeEntropy
 from fedpm.data.datasets import Shard
 from fedpm.errors import WireError
 from fedpm.masking import MaskedNetwork, Vector
@@ -30,7 +32,7 @@ class FedPMState:
     """The server's state: ones among ``total`` masks since the last reset (0: the seed's initial θ).
 
     ``before`` is the full broadcast of the round before, which ``holders``, the clients whose masks were added last,
-    have received.
+    have received; ``uploads`` are those masks as they came, unless they are too large to be worth relaying.
     """
 
     round: int
@@ -39,15 +41,17 @@ class FedPMState:
     stats: Vector
     before: npt.NDArray[np.uint8]
     holders: npt.NDArray[np.int64]
+    uploads: npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
 class Update:
-    """A decoded upload."""
+    """A decoded upload, and the mask as it was coded, if that may be relayed."""
 
     client: int
     mask: Mask
     stats: Vector
+    coded: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,7 @@ class FedPM:
     codec: str = "shared-randomness"
     lam0: int = 1
     reset_every: int = 1
+    relative: RelativeEntropy = field(default_factory=RelativeEntropy)
     modes: tuple[str, ...] = ("sampled", "thresholded", "expected")
     final_modes: tuple[str, ...] = ("sampled", "thresholded")
 
@@ -71,7 +76,8 @@ class FedPM:
         """Return the state before the first round: nothing but what the seed implies."""
         nothing = np.zeros(self.masked.size, np.uint32)
         stats = self.masked.initial_stats()
-        return FedPMState(0, nothing, 0, stats, np.zeros(0, np.uint8), np.zeros(0, np.int64))
+        none = np.zeros(0, np.uint8)
+        return FedPMState(0, nothing, 0, stats, none, np.zeros(0, np.int64), none)
 
     # -- on the client ------------------------------------------------------------------------------------
 
@@ -83,7 +89,9 @@ class FedPM:
         weights = self.masked.weights(received.seed)
         theta, stats, loss = train_scores(self.masked, weights, start, received.stats, shard, rng, self.local)
         number, coder = CODERS[self.codec]
-        known = Known(belief, Streams(received.seed).at(rng.round, rng.client))
+        if self.codec == "relative-entropy":
+            coder = self.relative
+        known = self._downlink.known(belief, received.seed, rng.round, rng.client)
         mask, coded = coder.encode(theta, known, private=rng)
         fingerprint = self.masked.fingerprint(received.seed)
         message = Message(Kind.UPLOAD, number, fingerprint, rng.round, rng.client, coded.data, stats)
@@ -110,8 +118,10 @@ class FedPM:
             return full
         before = self._downlink.read(self.memory(state), state.round)
         shared = self.codec == "shared-randomness"
-        brief = self._downlink.brief(content, before, state.holders.tolist(), shared=shared)
-        return min(brief, full, key=lambda form: len(form.payload))
+        forms = [full, self._downlink.brief(content, before, state.holders.tolist(), shared=shared)]
+        if len(state.uploads):
+            forms.append(self._downlink.relayed(content, CODERS[self.codec][0], state.uploads.tobytes()))
+        return min(forms, key=lambda form: len(form.payload))
 
     def holders(self, state: FedPMState) -> set[int]:
         """Return the clients that hold the broadcast of the round before."""
@@ -130,20 +140,22 @@ class FedPM:
         if message.form != number:
             names = {n: name for name, (n, _) in CODERS.items()}
             raise WireError(f"mask coded with {names.get(message.form, message.form)!r} instead of {self.codec!r}")
-        known = Known(self.posterior(state).belief, Streams(self.seed).at(state.round + 1, client))
-        return Update(client, coder.decode(message.coded, known), message.stats)
+        known = self._downlink.known(self.posterior(state).belief, self.seed, state.round + 1, client)
+        return Update(client, coder.decode(message.coded, known), message.stats, message.coded)
 
     def aggregate(self, state: FedPMState, updates: Iterable[Update]) -> FedPMState:
         """Update the posterior with the clients' masks (Algorithm 2), one at a time."""
         ones = np.zeros(self.masked.size, np.uint32)
         stats = np.zeros(self.masked.stats_size, np.float64)
         holders: list[int] = []
+        uploads: bytes | None = b""
         for update in updates:
             ones += update.mask
             stats += update.stats
             holders.append(update.client)
+            uploads = self._relay(uploads, update)
         if not holders:  # nobody answered: the belief stays
-            return replace(state, round=state.round + 1, holders=np.zeros(0, np.int64))
+            return replace(state, round=state.round + 1, holders=np.zeros(0, np.int64), uploads=np.zeros(0, np.uint8))
         reset = state.total == 0 or reset_due(state.round + 1, self.reset_every)
         posterior = Posterior(state.ones, state.total, self.lam0).updated(ones, len(holders), reset=reset)
         return FedPMState(
@@ -153,7 +165,14 @@ class FedPM:
             stats=(stats / len(holders)).astype(np.float32),
             before=np.frombuffer(self.broadcast(state).payload, np.uint8),
             holders=np.array(holders, np.int64),
+            uploads=np.frombuffer(uploads or b"", np.uint8),
         )
+
+    def _relay(self, uploads: bytes | None, update: Update) -> bytes | None:
+        """Add an upload to those to relay, or return None: beyond 4 bits a parameter, counts are always shorter."""
+        if uploads is None or not update.coded or len(uploads) + len(update.coded) > self.masked.size // 2:
+            return None
+        return uploads + relay(update.client, update.coded)
 
     # -- the global model ---------------------------------------------------------------------------------
 

@@ -8,9 +8,10 @@ from functools import partial
 import numpy as np
 
 from fedpm.bench import Row, timed
+from fedpm.codec.coders import CODERS
 from fedpm.codec.contexts import Belief
 from fedpm.codec.entropy import Coded
-from fedpm.codec.masks import CODERS, Known, Mask, MaskCoder, Theta
+from fedpm.codec.masks import Known, Mask, MaskCoder, Theta
 from fedpm.rng import Streams
 
 CONV6 = 2_262_602

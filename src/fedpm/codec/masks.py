@@ -1,4 +1,4 @@
-"""Coders of a mask on its way up. The three deliver the same mask, m = 1[u < θ_k], at different prices.
+"""Lossless coders of a mask on its way up. The three deliver the same mask, m = 1[u < θ_k], at different prices.
 
 ``frequency``
     The paper's (Section 3.1.2): one probability for all bits, their empirical frequency.
@@ -29,10 +29,11 @@ _ONES = struct.Struct("<I")
 
 @dataclass(frozen=True)
 class Known:
-    """What both ends know when a client answers: the broadcast θ_g, and the shared streams of round and client."""
+    """What both ends know when a client answers: θ_g, the shared streams of round and client, the layers' sizes."""
 
     belief: Belief
     shared: Streams
+    sizes: tuple[int, ...] = ()
 
     def uniform(self) -> npt.NDArray[np.uint32]:
         """Return the u of this upload, if client and server share it."""
@@ -133,11 +134,3 @@ class SharedRandomness:
         mask: Mask = decode(data, contexts, 2).astype(np.uint8)
         mask ^= contexts >> 6
         return mask
-
-
-CODERS: dict[str, tuple[int, MaskCoder]] = {
-    "frequency": (1, Frequency()),
-    "side-information": (2, SideInformation()),
-    "shared-randomness": (3, SharedRandomness()),
-}
-"""The coders by name, with their number on the wire."""

@@ -26,6 +26,7 @@ from fedpm.config.sections import (
     LocalConfig,
     ModelConfig,
     QSGDConfig,
+    RelativeEntropyConfig,
     Section,
     SignSGDConfig,
     TernGradConfig,
@@ -41,10 +42,10 @@ class Config(Section):
     algorithm: Literal["fedpm", "fedmask", "fedavg", "signsgd", "terngrad", "qsgd", "drive", "eden"] = Field(
         "fedpm", description="what clients and server do"
     )
-    codec: Literal["auto", "frequency", "side-information", "shared-randomness"] = Field(
+    codec: Literal["auto", "frequency", "side-information", "shared-randomness", "relative-entropy"] = Field(
         "auto",
-        description="how masks are coded on the way up; the choice never changes a mask; auto: shared-randomness "
-        "for fedpm, side-information for fedmask",
+        description="how masks are coded on the way up; relative-entropy changes the masks a little, the others do "
+        "not; auto: shared-randomness for fedpm, side-information for fedmask",
     )
     engine: Literal["inprocess"] = Field("inprocess", description="what runs the clients")
     workers: Literal["auto"] | int = Field("auto", description="processes that train clients; never changes results")
@@ -57,6 +58,7 @@ class Config(Section):
     model: ModelConfig = ModelConfig()
     local: LocalConfig = LocalConfig()
     aggregation: AggregationConfig = AggregationConfig()
+    relative_entropy: RelativeEntropyConfig = RelativeEntropyConfig()
     fedmask: FedMaskConfig = FedMaskConfig()
     dense: DenseConfig = DenseConfig()
     signsgd: SignSGDConfig = SignSGDConfig()
@@ -72,9 +74,9 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _codec(self) -> Self:
-        if (self.algorithm, self.codec) == ("fedmask", "shared-randomness"):
+        if self.algorithm == "fedmask" and self.codec in ("shared-randomness", "relative-entropy"):
             raise ValueError(
-                "codec = 'shared-randomness' codes samples, and the masks of algorithm = 'fedmask' are none: "
+                f"codec = {self.codec!r} codes samples, and the masks of algorithm = 'fedmask' are none: "
                 "use 'side-information' or 'frequency'"
             )
         return self
@@ -137,7 +139,7 @@ def settings_of(config: Config, without: Mapping[str, Any] = MappingProxyType({}
 
 
 TABLES = {
-    "fedpm": {"codec", "aggregation"},
+    "fedpm": {"codec", "relative_entropy", "aggregation"},
     "fedmask": {"codec", "fedmask"},
     "fedavg": {"dense"},
     "signsgd": {"dense", "signsgd"},

@@ -109,6 +109,22 @@ class AggregationConfig(Section):
         return self
 
 
+class RelativeEntropyConfig(Section):
+    """The coder ``relative-entropy``."""
+
+    index_bits: int = Field(8, ge=1, le=12, description="bits of an index: 2^index_bits candidates for each piece")
+    budget: float = Field(4.0, gt=0, le=12, description="bits of KL that a block carries on average, below index_bits")
+
+    @model_validator(mode="after")
+    def _budget_fits(self) -> Self:
+        if self.budget >= self.index_bits:
+            raise ValueError(
+                f"relative_entropy.budget = {self.budget} should be below relative_entropy.index_bits = "
+                f"{self.index_bits}: an index cannot carry more than its bits"
+            )
+        return self
+
+
 class FedMaskConfig(Section):
     """The client of FedMask."""
 
