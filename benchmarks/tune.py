@@ -20,11 +20,14 @@ from typing import Any
 COMMON = ["workers=1", "model.name=conv4", "data.name=digits", "clients.total=10"]
 SGD, ADAM = "sgd", "adam"
 UNBIASED: list[dict[str, list[Any]]] = [
-    {"dense.optimiser": [ADAM], "local.lr": [0.001], "dense.server_lr": [1.0]},
+    {"dense.optimiser": [ADAM], "local.lr": [0.001, 0.003, 0.0003], "dense.server_lr": [1.0]},
+    {"dense.optimiser": [ADAM], "local.lr": [0.003], "dense.server_lr": [1.0], "dense.lr_decay": [0.8]},
     {"dense.optimiser": [SGD], "local.lr": [0.03, 0.01], "dense.server_lr": [1.0]},
     {"dense.optimiser": [SGD], "local.lr": [0.03], "dense.server_lr": [0.5]},
 ]
 SIGNS: dict[str, list[Any]] = {"dense.optimiser": [SGD], "local.lr": [0.03]}
+LONG: dict[str, list[Any]] = {"rounds": [12], "local.epochs": [10]}
+"""As many steps a round as in the quickstart, for a method whose steadiness depends on them."""
 GRIDS: dict[str, list[dict[str, list[Any]]]] = {
     "drive": UNBIASED,  # and so eden, which at 1 bit is the same
     "qsgd": UNBIASED,
@@ -33,10 +36,14 @@ GRIDS: dict[str, list[dict[str, list[Any]]]] = {
         {**SIGNS, "dense.server_lr": [0.001, 0.003, 0.0003]},
         {**SIGNS, "dense.server_lr": [0.001], "dense.server_decay": [0.8]},
         {**SIGNS, "dense.server_lr": [0.001], "signsgd.vote": [True]},
+        {"dense.optimiser": [ADAM], "local.lr": [0.001], "dense.server_lr": [0.001, 0.0005]},
     ],
-    "fedmask": [{"local.lr": [0.1], "fedmask.clamp": [0.35, 0.2, 0.45]}],
+    "fedmask": [
+        {**LONG, "local.lr": [0.1, 0.05, 0.03], "fedmask.clamp": [0.35]},
+        {**LONG, "local.lr": [0.05, 0.02], "fedmask.clamp": [0.42]},
+    ],
     "fedavg": [
-        {"dense.optimiser": [ADAM], "local.lr": [0.001], "dense.server_lr": [1.0]},
+        {"dense.optimiser": [ADAM], "local.lr": [0.001, 0.003], "dense.server_lr": [1.0]},
         {"dense.optimiser": [SGD], "local.lr": [0.03, 0.1], "dense.server_lr": [1.0]},
     ],
 }
@@ -72,7 +79,7 @@ def table(found: list[dict[str, Any]]) -> str:
     for algorithm in GRIDS:
         rows = [row for row in found if row["algorithm"] == algorithm]
         for row in sorted(rows, key=lambda row: (-round(row["validation_accuracy"], 3), row["train_loss"])):
-            chosen = ", ".join(f"{key.split('.')[1]} {value}" for key, value in row["settings"].items())
+            chosen = ", ".join(f"{key.split('.')[-1]} {value}" for key, value in row["settings"].items())
             lines.append(
                 f"| {algorithm} | {chosen} | {row['validation_accuracy']:.3f} | {row['train_loss']:.3f} "
                 f"| {row['uplink_bpp']:.2f} |"

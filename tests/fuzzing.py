@@ -21,6 +21,7 @@ from fedpm.algorithms.signsgd import Signs
 from fedpm.algorithms.terngrad import Ternary
 from fedpm.algorithms.weights import read_weights
 from fedpm.artifact import Model
+from fedpm.bench.server import upload
 from fedpm.codec.coders import CODERS
 from fedpm.codec.masks import Known
 from fedpm.codec.message import OVERHEAD, Kind, Message
@@ -37,19 +38,6 @@ class Target:
     genuine: bytes
     read: Callable[[bytes], bytes]
     forged: Callable[[bytes], bytes]
-
-
-def upload(algorithm: FedPM, state: FedPMState, client: int) -> bytes:
-    """Return an upload whose θ_k lies between θ_g and a random one; no training needed."""
-    round, size = state.round + 1, algorithm.masked.size
-    known = algorithm._downlink.known(algorithm.posterior(state).belief, algorithm.seed, round, client)
-    noise = Streams(99).at(round, client).uint32("θ", size) / 2**32
-    theta = (0.95 * known.belief.theta() + 0.05 * noise).astype(np.float32)
-    number, coder = CODERS[algorithm.codec]
-    _, coded = coder.encode(theta, known, known.shared)
-    stats = np.arange(algorithm.masked.stats_size, dtype=np.float32)
-    fingerprint = algorithm.masked.fingerprint(algorithm.seed)
-    return Message(Kind.UPLOAD, number, fingerprint, round, client, coded.data, stats).to_bytes()
 
 
 def advance(algorithm: FedPM, state: FedPMState, clients: int) -> FedPMState:

@@ -14,7 +14,7 @@ from fedpm.algorithms.downlink import Downlink, Received, relay
 from fedpm.algorithms.posterior import Posterior, reset_due
 from fedpm.codec.coders import CODERS
 from fedpm.codec.contexts import Counts
-from fedpm.codec.masks import Mask, entropy, sample_mask
+from fedpm.codec.masks import Known, Mask, entropy, sample_mask
 from fedpm.codec.message import Kind, Message
 from fedpm.codec.relative import RelativeEntropy
 from fedpm.data.datasets import Shard
@@ -140,8 +140,11 @@ class FedPM:
         if message.form != number:
             names = {n: name for name, (n, _) in CODERS.items()}
             raise WireError(f"mask coded with {names.get(message.form, message.form)!r} instead of {self.codec!r}")
-        known = self._downlink.known(self.posterior(state).belief, self.seed, state.round + 1, client)
-        return Update(client, coder.decode(message.coded, known), message.stats, message.coded)
+        return Update(client, coder.decode(message.coded, self.known(state, client)), message.stats, message.coded)
+
+    def known(self, state: FedPMState, client: int) -> Known:
+        """Return what a client and the server both know when it answers the next broadcast."""
+        return self._downlink.known(self.posterior(state).belief, self.seed, state.round + 1, client)
 
     def aggregate(self, state: FedPMState, updates: Iterable[Update]) -> FedPMState:
         """Update the posterior with the clients' masks (Algorithm 2), one at a time."""

@@ -1,0 +1,126 @@
+"""Compare the mask coders on one run: bits for the very same masks, and how relative-entropy coding distorts them.
+
+python -m benchmarks.coders --figure docs/figures/coders.svg               # quickstart: 10 minutes on 2 cores
+python -m benchmarks.coders --set rounds=3 --set local.epochs=1            # a short look
+
+The run itself uses shared-randomness; in every round each client's θ_k is also coded by the others. Of one client, some
+rounds are uploaded many times over by relative-entropy coding, with fresh candidates each time.
+"""
+
+import argparse
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import numpy as np
+
+import fedpm
+from fedpm.algorithms.fedpm import divergence
+from fedpm.codec.coders import CODERS
+from fedpm.codec.masks import Known, Mask, Theta
+from fedpm.codec.relative import RelativeEntropy, proposals
+from fedpm.rng import Streams
+
+USED = "shared-randomness"
+SETTINGS = {f"relative-entropy, budget {budget:g}": RelativeEntropy(8, budget) for budget in (3.0, 4.0, 5.0)}
+
+
+class Recorder:
+    """The coder of the run, which also tries the others."""
+
+    def __init__(self) -> None:
+        self._coder = CODERS[USED][1]
+        self.bits: dict[str, dict[int, list[float]]] = {}
+        self.kept: dict[int, tuple[Theta, Known]] = {}
+
+    def encode(self, theta: Theta, known: Known, private: Streams) -> tuple[Mask, Any]:
+        """Code θ_k by every coder."""
+        others = {name: coder for name, (_, coder) in CODERS.items() if name not in (USED, "relative-entropy")}
+        for name, coder in {**others, **SETTINGS}.items():
+            self._note(name, known, 8 * len(coder.encode(theta, known, private)[1].data) / len(theta))
+        mask, coded = self._coder.encode(theta, known, private)
+        self._note(USED, known, 8 * len(coded.data) / len(theta))
+        self._note("KL(θ_k ‖ θ_g)", known, divergence(theta, known.belief.theta().clip(0.01, 0.99)))
+        if known.shared.client == 0:
+            self.kept[known.shared.round] = theta, known
+        return mask, coded
+
+    def decode(self, data: bytes, known: Known) -> Mask:
+        """Decode what the run sent."""
+        return self._coder.decode(data, known)
+
+    def _note(self, name: str, known: Known, bpp: float) -> None:
+        self.bits.setdefault(name, {}).setdefault(known.shared.round, []).append(bpp)
+
+
+def distortion(theta: Theta, known: Known, coder: RelativeEntropy, count: int) -> dict[str, float]:
+    """Return bias and variance of many uploads, beside those of exact samples.
+
+    ``kept`` is how much of the way from θ_g to θ_k the mean goes; ``bias`` the root mean square of what it lacks;
+    ``variance`` that of an upload, over θ_k(1 − θ_k).
+    """
+    total = np.zeros(len(theta))
+    for number in range(count):
+        here = Known(known.belief, known.shared.at(10_000 + number), known.sizes)
+        total += coder.encode(theta, here, Streams(number))[0]
+    average, exact = total / count, theta.astype(np.float64)
+    start = proposals(known.belief) / 256
+    way = exact - start
+    noise = exact * (1 - exact) / count  # of the average of exact samples
+    return {
+        "kept": float(((average - start) * way).sum() / (way**2).sum()),
+        "bias": float(np.sqrt(max(0.0, ((average - exact) ** 2 - noise).mean()))),
+        "move": float(np.sqrt((way**2).mean())),
+        "variance": float((average * (1 - average)).mean() * count / (count - 1) / (exact * (1 - exact)).mean()),
+    }
+
+
+def figure(bits: dict[str, dict[int, list[float]]], path: Path) -> None:
+    """Draw bits per round, the limit as a dashed line."""
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    mpl.rcParams["svg.hashsalt"] = "fedpm"
+    from matplotlib import pyplot as plt
+
+    axes = plt.subplots(figsize=(7, 4.2), layout="constrained")[1]
+    for name, rounds in bits.items():
+        values = [mean(found) for found in rounds.values()]
+        style = {"color": "black", "linestyle": "--"} if name.startswith("KL") else {}
+        axes.plot(list(rounds), values, label=name, **style)
+    axes.set(yscale="log", xlabel="round", ylabel="bits per parameter, up")
+    axes.legend(fontsize=8, frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    plt.savefig(path, metadata={"Date": None})
+
+
+def main() -> None:
+    """Run, and print tables as Markdown."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--preset", default="quickstart")
+    parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="KEY=VALUE")
+    parser.add_argument("--figure", type=Path)
+    parser.add_argument("--uploads", type=int, default=100, help="how many uploads to average for the bias")
+    options = parser.parse_args()
+    recorder = Recorder()
+    CODERS[USED] = (CODERS[USED][0], recorder)
+    config = fedpm.load_config(options.preset, [*options.overrides, "workers=1", f"codec={USED}"])
+    fedpm.run(config, on_round=lambda record: print(f"round {record['round']}: {record['accuracy']:.3f}", flush=True))
+    shown = sorted({1, max(1, config.rounds // 2), config.rounds})
+    print(f"| bits per parameter | {' | '.join(f'round {number}' for number in shown)} | mean |")
+    print(f"|---|{'---|' * len(shown)}---|")
+    for name, rounds in recorder.bits.items():
+        cells = [mean(rounds[number]) for number in shown] + [mean(mean(found) for found in rounds.values())]
+        print(f"| {name} | {' | '.join(f'{cell:.4f}' for cell in cells)} |")
+    print("\n| coder | round | kept | bias | move | variance |\n|---|---|---|---|---|---|")
+    for name, coder in SETTINGS.items():
+        for number in shown:
+            found = distortion(*recorder.kept[number], coder, options.uploads)
+            print(f"| {name} | {number} | {' | '.join(f'{value:.4f}' for value in found.values())} |")
+    if options.figure:
+        figure(recorder.bits, options.figure)
+
+
+if __name__ == "__main__":
+    main()
