@@ -31,7 +31,8 @@ def build_algorithm(config: Config, masked: MaskedNetwork, local: Local) -> Buil
 
 def _fedpm(config: Config, masked: MaskedNetwork, local: Local) -> Built:
     relative = RelativeEntropy(config.relative_entropy.index_bits, config.relative_entropy.budget)
-    return FedPM(masked, config.seed, local, config.codec, config.aggregation.lam0, config.reset_every, relative)
+    lam0, relay = config.aggregation.lam0, config.aggregation.relay
+    return FedPM(masked, config.seed, local, config.codec, lam0, config.reset_every, relay, relative)
 
 
 def _fedmask(config: Config, masked: MaskedNetwork, local: Local) -> Built:

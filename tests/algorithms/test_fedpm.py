@@ -175,6 +175,7 @@ def test_uploads_are_kept_only_while_they_are_worth_relaying() -> None:
     assert len(algorithm.aggregate(algorithm.init(), few).uploads) == 3 * 18
     many = [replace(update, coded=bytes(algorithm.masked.size)) for update in few]
     assert len(algorithm.aggregate(algorithm.init(), many).uploads) == 0
+    assert len(make(relay=False).aggregate(algorithm.init(), few).uploads) == 0
 
 
 def test_a_client_without_the_past_says_so() -> None:

@@ -64,6 +64,7 @@ class FedPM:
     codec: str = "shared-randomness"
     lam0: int = 1
     reset_every: int = 1
+    relay: bool = True
     relative: RelativeEntropy = field(default_factory=RelativeEntropy)
     modes: tuple[str, ...] = ("sampled", "thresholded", "expected")
     final_modes: tuple[str, ...] = ("sampled", "thresholded")
@@ -172,10 +173,11 @@ class FedPM:
         )
 
     def _relay(self, uploads: bytes | None, update: Update) -> bytes | None:
-        """Add an upload to those to relay, or return None: beyond 4 bits a parameter, counts are always shorter."""
-        if uploads is None or not update.coded or len(uploads) + len(update.coded) > self.masked.size // 2:
+        """Add an upload to those to relay; None: they are not worth it, or not allowed."""
+        if uploads is None or not self.relay or not update.coded:
             return None
-        return uploads + relay(update.client, update.coded)
+        grown = uploads + relay(update.client, update.coded)
+        return grown if len(grown) <= self.masked.size // 2 else None  # counts are below 4 bits a parameter
 
     # -- the global model ---------------------------------------------------------------------------------
 

@@ -101,6 +101,9 @@ class AggregationConfig(Section):
     reset_every: Literal["auto"] | int = Field(
         "auto", description="rounds between resets of the prior, γ; auto: round(N/K); 1: plain mean"
     )
+    relay: bool = Field(
+        True, description="let broadcasts pass the last uploads on where that is shorter: clients see one another's"
+    )
 
     @model_validator(mode="after")
     def _resets(self) -> Self:
