@@ -177,7 +177,7 @@ class FedPM:
         if uploads is None or not self.relay or not update.coded:
             return None
         grown = uploads + relay(update.client, update.coded)
-        return grown if len(grown) <= self.masked.size // 2 else None  # counts are below 4 bits a parameter
+        return grown if len(grown) <= self.masked.size // 2 else None  # bounds what the server keeps
 
     # -- the global model ---------------------------------------------------------------------------------
 
