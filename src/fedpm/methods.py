@@ -18,6 +18,7 @@ from fedpm.algorithms.signsgd import Signs
 from fedpm.algorithms.terngrad import Ternary
 from fedpm.config import Config
 from fedpm.masking import MaskedNetwork
+from fedpm.privacy.plan import private_of
 from fedpm.training import Local
 
 Built = Algorithm[Any, Any]
@@ -29,7 +30,8 @@ def build_algorithm(config: Config, masked: MaskedNetwork, local: Local) -> Buil
 
 
 def _fedpm(config: Config, masked: MaskedNetwork, local: Local) -> Built:
-    return FedPM(masked, config.seed, local, config.codec, config.aggregation.lam0, config.reset_every)
+    private = private_of(config)
+    return FedPM(masked, config.seed, local, config.codec, config.aggregation.lam0, config.reset_every, private)
 
 
 def _fedmask(config: Config, masked: MaskedNetwork, local: Local) -> Built:

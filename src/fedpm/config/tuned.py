@@ -28,10 +28,13 @@ TUNED = {
     "eden": Tuned(lr=0.001),
 }
 
+PRIVATE = {"example": Tuned(lr=0.3), "client": Tuned(lr=0.1, codec="side-information")}
+"""FedPM with privacy: steps of plain gradient descent (docs/privacy.md), and a coder that keeps samples random."""
+
 
 def resolved(config: Config) -> Config:
     """Return the configuration with the algorithm's values in place of ``auto``."""
-    tuned = TUNED[config.algorithm]
+    tuned = PRIVATE.get(config.privacy.unit, TUNED[config.algorithm])
     lr = tuned.lr if config.local.lr == "auto" else config.local.lr
     keys = ("optimiser", "server_lr", "lr_decay", "server_decay")
     dense = {key: getattr(tuned, key) for key in keys if getattr(config.dense, key) == "auto"}
