@@ -56,7 +56,7 @@ class Estimation:
             "d": (self.d >= 1, "at least 1"),
             "c": (0 < self.c < 0.5, "between 0 and 0.5: probabilities are kept in [c, 1 − c]"),
             "spread": (0 <= self.spread <= 1, "from 0 to 1"),
-            "delta": (0 < self.target_delta < 1, "between 0 and 1"),
+            "delta": (self.delta is None or 0 < self.delta < 1, "between 0 and 1"),
             "points": (self.points >= 2, "at least 2"),
             "noise": (self.noise in ("analytic", "classical"), "analytic or classical"),
             "repetitions": (self.repetitions >= 1, "at least 1"),
