@@ -96,7 +96,7 @@ def train_noisy_scores(
 
     A step moves the scores by ``lr`` in the root mean square, whatever clip and noise are; the noised gradient alone
     decides. Noise is the same in every coordinate, so that Adam's scaling of each finds nothing, and its running means
-    weigh the first steps more than the last: plain steps reached a higher accuracy (docs/privacy.md).
+    weigh the first steps more than the last, which loses signal: plain steps learned faster.
     """
     start = torch.from_numpy(theta).to(how.device)
     sampled = SampledWeights(network, weights.to(how.device), start, how.gradient)
