@@ -123,6 +123,10 @@ def test_without_privacy_nothing_is_said(small_run: tuple[Path, fedpm.Result]) -
     [
         (["privacy.epsilon=8"], "protects nobody while privacy.unit = 'none'"),
         (["privacy.unit=example"], "needs privacy.epsilon"),
+        (
+            ["privacy.unit=example", "privacy.epsilon=1000"],
+            "privacy.epsilon = 1000: should be less than or equal to 100",
+        ),
         (["privacy.unit=example", "privacy.epsilon=0"], "privacy.epsilon = 0: should be greater than 0"),
         (["privacy.unit=client", "privacy.epsilon=8", "privacy.noise=1.0"], "belong to privacy.unit = 'example'"),
         (["privacy.unit=example", "privacy.epsilon=8", "algorithm=fedavg"], "only 'fedpm' trains with privacy"),
@@ -214,6 +218,11 @@ def test_sampling_examples_costs_less() -> None:
 def test_the_clip_of_a_client_is_the_most_that_fits() -> None:
     clip = clip_for(8.0, 1e-5, 20)
     assert Cost("client", 1e-5, clip=clip).epsilon(20) <= 8 < Cost("client", 1e-5, clip=1.01 * clip).epsilon(20)
+
+
+def test_a_budget_too_small_for_any_move_is_refused() -> None:
+    with pytest.raises(ConfigError, match="too small for any move of a client"):
+        clip_for(1e-4, 1e-5, 10)
 
 
 def test_rounds_within_a_budget() -> None:

@@ -45,7 +45,7 @@ def test_a_private_run_shows_epsilon(tmp_path: Path) -> None:
     done = fedpm("run", *settings, *PRIVATE, "--out", "run", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "bpp  ε 8.00" in done.stdout
-    assert "of 8 spent at δ 1e-05, where one example of one client is added or removed" in done.stdout
+    assert "of 8 spent at δ 1e-05; neighbours: one example of one client is added or removed" in done.stdout
     seen = fedpm("model", "inspect", "run/model.fedpm", cwd=tmp_path)
     assert "adjacency one example of one client is added or removed" in seen.stdout.replace("\n", " ")
 

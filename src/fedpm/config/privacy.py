@@ -18,9 +18,11 @@ class PrivacyConfig(Section):
     unit: Literal["none", "example", "client"] = Field(
         "none", description="what stays private: nothing, each example of a client (DP-SGD), all of a client's data"
     )
-    epsilon: float | None = Field(None, gt=0, description="budget ε: training stops before it would be exceeded")
+    epsilon: float | None = Field(
+        None, gt=0, le=100, description="budget ε: training stops before it would be exceeded"
+    )
     delta: float = Field(1e-5, gt=0, lt=1, description="δ of the guarantee; below one over the examples of a client")
-    noise: Annotated[float, Field(gt=0)] | Literal["auto"] = Field(
+    noise: Annotated[float, Field(ge=0.2)] | Literal["auto"] = Field(
         "auto", description="noise multiplier of a step; auto: the least with which all rounds fit the budget"
     )
     clip: Annotated[float, Field(gt=0)] | Literal["auto"] = Field(

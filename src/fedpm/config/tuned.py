@@ -29,7 +29,8 @@ TUNED = {
 }
 
 PRIVATE = {"example": Tuned(lr=0.4), "client": Tuned(lr=0.1, codec="side-information")}
-"""FedPM with privacy: the root mean square of a step (benchmarks/private_digits.py), and a coder that keeps samples random."""
+"""FedPM with privacy: ``lr`` is the root mean square of a step (benchmarks/private_digits.py), the coder keeps samples
+random."""
 
 
 def resolved(config: Config) -> Config:

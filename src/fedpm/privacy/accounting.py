@@ -147,4 +147,9 @@ def clip_for(epsilon: float, delta: float, rounds: int) -> float:
     found: float = dp.calibrate_dp_mechanism(
         lambda: dp.rdp.RdpAccountant(ORDERS), lambda rho: dp.ZCDpEvent(rho), epsilon, delta, tol=1e-9
     )
-    return math.floor(math.sqrt(8 * found / rounds) * 1e6) / 1e6
+    clip = math.floor(math.sqrt(8 * found / rounds) * 1e6) / 1e6
+    if clip == 0:
+        raise ConfigError(
+            f"privacy.epsilon = {epsilon}: too small for any move of a client in {rounds} rounds; raise it"
+        )
+    return clip
