@@ -107,8 +107,8 @@ def _privacy(summary: dict[str, Any], rounds: int) -> str:
     found = summary["privacy"]
     stopped = f", and so training stopped before round {summary['rounds'] + 1}" if summary["rounds"] < rounds else ""
     return (
-        f"privacy   ε {found['epsilon']:.3f} of {found['budget']:g} spent at δ {found['delta']:g}{stopped}; neighbours: "
-        f"{found['adjacency']}{'' if found['secret'] else '; simulated: the noise follows from the seed'}\n"
+        f"privacy   ε {found['epsilon']:.3f} of {found['budget']:g} spent at δ {found['delta']:g}{stopped}; "
+        f"neighbours: {found['adjacency']}{'' if found['secret'] else '; simulated: the noise follows from the seed'}\n"
     )
 
 

@@ -149,7 +149,5 @@ def clip_for(epsilon: float, delta: float, rounds: int) -> float:
     )
     clip = math.floor(math.sqrt(8 * found / rounds) * 1e6) / 1e6
     if clip == 0:
-        raise ConfigError(
-            f"privacy.epsilon = {epsilon}: too small for any move of a client in {rounds} rounds; raise it"
-        )
+        raise ConfigError(f"privacy.epsilon = {epsilon}: too small for any move of a client in {rounds} rounds")
     return clip
