@@ -8,8 +8,9 @@ import pytest
 import fedpm
 
 ORDER = [
-    "errors", "files", "rng", "config", "data", "nets", "masking", "training", "codec", "algorithms", "engines",
-    "evaluation", "packing", "artifact", "export", "checkpoint", "methods", "experiment", "rounds", "bench", "cli",
+    "errors", "files", "rng", "config", "participation", "data", "nets", "masking", "training", "privacy", "codec",
+    "algorithms", "engines", "evaluation", "packing", "artifact", "export", "checkpoint", "methods", "experiment",
+    "rounds", "bench", "cli",
 ]  # fmt: skip
 ROOT = Path(fedpm.__file__).parent
 FILES = [file for file in sorted(ROOT.rglob("*.py")) if file != ROOT / "__init__.py"]

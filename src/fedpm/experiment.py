@@ -23,6 +23,7 @@ from fedpm.engines.inprocess import Sequential, Workers
 from fedpm.errors import ConfigError
 from fedpm.masking import MaskedNetwork
 from fedpm.methods import build_algorithm
+from fedpm.privacy.plan import check_private, settled
 from fedpm.rng import Streams
 from fedpm.training import Local, choose_device, choose_precision
 
@@ -78,6 +79,7 @@ def build(
         classes_per_client=config.data.classes_per_client,
         alpha=config.data.alpha,
     )
+    check_private(config, masked, train, [len(part) for part in parts])
     clients = Clients(algorithm, train, parts, Streams(config.seed), config.local.threads)
     return Experiment(config, algorithm, clients, validation, dataset, tuple(frozen))
 
@@ -103,12 +105,13 @@ def _resolved(config: Config, net: nn.Module | None, data: Dataset | None) -> Co
     if faults:
         raise ConfigError("\n".join(faults))
     device = choose_device(config.device)
-    precision = str(choose_precision(config.precision, device)).removeprefix("torch.")
+    wanted = config.precision if config.privacy.unit == "none" else "float32"
+    precision = str(choose_precision(wanted, device)).removeprefix("torch.")
     update: dict[str, Any] = {"device": str(device), "precision": precision}
     update["data"] = _placed(config.data) if data is None else config.data.model_copy(update={"name": OWN})
     if net is not None:
         update["model"] = config.model.model_copy(update={"name": OWN})
-    return resolved(config.model_copy(update=update))
+    return settled(resolved(config.model_copy(update=update)))
 
 
 def _check_fit(masked: MaskedNetwork, dataset: Dataset) -> None:

@@ -19,6 +19,7 @@ from fedpm.algorithms.terngrad import Ternary
 from fedpm.codec.relative import RelativeEntropy
 from fedpm.config import Config
 from fedpm.masking import MaskedNetwork
+from fedpm.privacy.plan import private_of
 from fedpm.training import Local
 
 Built = Algorithm[Any, Any]
@@ -31,8 +32,17 @@ def build_algorithm(config: Config, masked: MaskedNetwork, local: Local) -> Buil
 
 def _fedpm(config: Config, masked: MaskedNetwork, local: Local) -> Built:
     relative = RelativeEntropy(config.relative_entropy.index_bits, config.relative_entropy.budget)
-    lam0, relay = config.aggregation.lam0, config.aggregation.relay
-    return FedPM(masked, config.seed, local, config.codec, lam0, config.reset_every, relay, relative)
+    return FedPM(
+        masked,
+        config.seed,
+        local,
+        config.codec,
+        config.aggregation.lam0,
+        config.reset_every,
+        relay=config.aggregation.relay,
+        relative=relative,
+        private=private_of(config),
+    )
 
 
 def _fedmask(config: Config, masked: MaskedNetwork, local: Local) -> Built:

@@ -7,6 +7,7 @@ everything here is made of raw Philox words: NumPy keeps those stable, while the
 """
 
 import hashlib
+import os
 import struct
 from dataclasses import dataclass, replace
 from functools import cache
@@ -15,6 +16,7 @@ from statistics import NormalDist
 import numpy as np
 import numpy.typing as npt
 import torch
+from scipy.special import ndtri
 
 SERVER = 2**32 - 1
 """The client number of streams that belong to no client."""
@@ -58,6 +60,14 @@ class Streams:
         words = self.words(purpose, -(-count // 4)).astype("<u8", copy=False)
         return _normal_levels().take(words.view("<u2")[:count])
 
+    def fractions(self, purpose: str, count: int) -> npt.NDArray[np.float64]:
+        """Return uniform numbers in [0, 1) with 53 bits."""
+        return (self.words(purpose, count) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+    def gaussian(self, purpose: str, count: int) -> npt.NDArray[np.float32]:
+        """Return standard normal numbers with tails to ±8.3, for noise that a guarantee rests on."""
+        return np.asarray(ndtri(self.fractions(purpose, count) + 2.0**-54), np.float32)
+
     def permutation(self, purpose: str, count: int) -> npt.NDArray[np.intp]:
         """Return a uniform order of ``range(count)``."""
         return np.argsort(self.words(purpose, count), kind="stable")
@@ -76,6 +86,17 @@ class Streams:
     def integer(self, purpose: str) -> int:
         """Return one uniform 63-bit integer, to seed a generator that is not ours."""
         return int(self.words(purpose, 1)[0] >> np.uint64(1))
+
+
+class SecretStreams(Streams):
+    """Streams that nobody can repeat: every word comes from the operating system, whatever the names."""
+
+    def _key(self, purpose: str) -> int:
+        return int.from_bytes(os.urandom(16), "little")
+
+    def words(self, purpose: str, count: int) -> npt.NDArray[np.uint64]:
+        """Return ``count`` fresh 64-bit words."""
+        return np.frombuffer(os.urandom(8 * count), np.uint64)
 
 
 def scrambled(key: np.uint64, counters: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:

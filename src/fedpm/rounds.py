@@ -22,7 +22,8 @@ from fedpm.errors import WireError
 from fedpm.evaluation import evaluate
 from fedpm.experiment import OWN, Experiment, build, start_engine
 from fedpm.export import Weights
-from fedpm.rng import Streams
+from fedpm.participation import participants
+from fedpm.privacy.plan import Ledger, check_resumable
 from fedpm.training import threads
 
 _NO_PROVENANCE: dict[str, Any] = {"workers": True, "engine": True, "data": {"dir", "path"}}
@@ -117,6 +118,7 @@ def resume(
     """Continue the run of a folder; it ends in the same model as an undisturbed run."""
     opened = RunFolder.open(Path(folder))
     config = opened.config()
+    check_resumable(config)
     if workers is not None:
         config = config.model_copy(update={"workers": workers})
     return _train(build(config, net=net, data=data, frozen=frozen), opened, on_round)
@@ -131,10 +133,12 @@ def _train(experiment: Experiment, folder: RunFolder | None, on_round: Callable[
     if folder is not None:
         state = folder.load_state(state, identity)
         records = folder.records()
+    ledger = Ledger(config, (record["clients"] for record in records))
     engine = start_engine(experiment)
     try:
-        while state.round < config.rounds:
+        while state.round < config.rounds and ledger.affords(participants(config, state.round + 1)):
             state, record = _round(experiment, engine, state)
+            record |= ledger.charge(record["clients"])
             records.append(record)
             if folder is not None:
                 folder.append(record)
@@ -142,7 +146,7 @@ def _train(experiment: Experiment, folder: RunFolder | None, on_round: Callable[
             on_round(record)
     finally:
         engine.close()
-    result = _finish(experiment, state, records)
+    result = _finish(experiment, state, records, ledger.statement())
     if folder is not None:
         folder.finish(result.summary, result.file.name, result.file.to_bytes())
     return result
@@ -153,7 +157,7 @@ def _round(experiment: Experiment, engine: Engine, state: Any) -> tuple[Any, Rec
     started = time.perf_counter()
     algorithm, config = experiment.algorithm, experiment.config
     number = state.round + 1
-    chosen = Streams(config.seed).at(number).choice("clients", config.clients.total, config.clients.per_round)
+    chosen = participants(config, number)
     tasks, ideal_bits = _tasks(algorithm, state, chosen)
     exchange = Exchange(chosen, sum(len(task.broadcast) for task in tasks), ideal_bits)
     replies = engine.run(number, tasks)
@@ -187,10 +191,10 @@ def _scores(experiment: Experiment, state: Any) -> Record:
     }
 
 
-def _finish(experiment: Experiment, state: Any, records: list[Record]) -> Result:
-    """Make the final model and sum the run up."""
+def _finish(experiment: Experiment, state: Any, records: list[Record], privacy: Record) -> Result:
+    """Make the final model and sum the run up; ``privacy`` is what the run guarantees, if anything."""
     algorithm, config, last = experiment.algorithm, experiment.config, records[-1]
-    file = _model_file(experiment, state, last)
+    file = _model_file(experiment, state, last, privacy)
     size = len(file.to_bytes())
     summary = {
         **{key: last[key] for key in ("accuracy", "loss", "mode", "validation_accuracy")},
@@ -204,11 +208,12 @@ def _finish(experiment: Experiment, state: Any, records: list[Record]) -> Result
         "model_bytes": size,
         "model_bpp": 8 * size / algorithm.masked.size,
         "seconds": round(sum(record["seconds"] for record in records), 3),
+        **privacy,
     }
     return Result(file.module(algorithm.masked.net if config.model.name == OWN else None), file, summary, records)
 
 
-def _model_file(experiment: Experiment, state: Any, last: Record) -> Model | Weights:
+def _model_file(experiment: Experiment, state: Any, last: Record, privacy: Record) -> Model | Weights:
     """Return the final model as it is shipped."""
     algorithm, config, dataset = experiment.algorithm, experiment.config, experiment.dataset
     provenance = {
@@ -216,6 +221,7 @@ def _model_file(experiment: Experiment, state: Any, last: Record) -> Model | Wei
         "data": dataset.name,
         "fedpm": version("fedpm"),
         **{key: last[key] for key in ("round", "mode", "accuracy", "validation_accuracy")},
+        **privacy,
     }
     mask = algorithm.mask(state, last["mode"])
     if mask is None:

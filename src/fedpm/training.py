@@ -58,14 +58,23 @@ class SampledWeights:
 
     def backpropagate(self) -> None:
         """Turn the gradients of ``weights`` into those of ``scores``."""
+        self.slope()
+        for name, weight in self.weights.items():
+            self.scores[name].grad = None if weight.grad is None else weight.grad.mul_(self._slopes[name])
+            weight.grad = None
+
+    def slope(self) -> torch.Tensor:
+        """Return ∂ẇ/∂s at the last sample, one number a weight."""
         torch.mul(self._theta, self._theta, out=self._slope)
         torch.sub(self._theta, self._slope, out=self._slope)
         if self._times_theta:
             self._slope.mul_(self._theta)
-        self._slope.mul_(self._frozen)
-        for name, weight in self.weights.items():
-            self.scores[name].grad = None if weight.grad is None else weight.grad.mul_(self._slopes[name])
-            weight.grad = None
+        return self._slope.mul_(self._frozen)
+
+    def move(self, gradient: torch.Tensor, length: float) -> None:
+        """Step down a flat gradient of the scores; ``length`` is the root mean square of the step."""
+        size = gradient.square().mean().sqrt().clamp(min=torch.finfo(gradient.dtype).tiny)
+        self._scores.sub_(gradient * (length / size))
 
     def theta(self) -> Vector:
         """Return the probability mask."""
@@ -143,7 +152,7 @@ def fit(
     flat_stats = torch.tensor(stats, device=how.device)
     rest = network.surroundings(flat_stats)
     network.net.train()
-    with _module_randomness(rng, how.device):
+    with module_randomness(rng, how.device):
         for epoch in range(how.epochs):
             total = torch.zeros((), device=how.device)
             for x, y in _batches(shard, rng, epoch, how):
@@ -167,7 +176,7 @@ def _batches(shard: Shard, rng: Streams, epoch: int, how: Local) -> Iterator[tup
 
 
 @contextmanager
-def _module_randomness(rng: Streams, device: torch.device) -> Iterator[None]:
+def module_randomness(rng: Streams, device: torch.device) -> Iterator[None]:
     """Give modules that draw from torch's global generator (dropout) a stream of this round and client."""
     with torch.random.fork_rng([device] if device.type == "cuda" else [], device_type="cuda"):
         seed = rng.integer("module randomness")

@@ -20,6 +20,7 @@ from fedpm.codec.relative import RelativeEntropy
 from fedpm.data.datasets import Shard
 from fedpm.errors import WireError
 from fedpm.masking import MaskedNetwork, Vector
+from fedpm.privacy.training import Private, train_private
 from fedpm.rng import Streams
 from fedpm.training import Local, train_scores
 
@@ -66,6 +67,7 @@ class FedPM:
     reset_every: int = 1
     relay: bool = True
     relative: RelativeEntropy = field(default_factory=RelativeEntropy)
+    private: Private | None = None
     modes: tuple[str, ...] = ("sampled", "thresholded", "expected")
     final_modes: tuple[str, ...] = ("sampled", "thresholded")
 
@@ -88,7 +90,15 @@ class FedPM:
         belief = received.belief_of(self.masked.size).belief
         start = belief.theta().clip(CLAMP, 1 - CLAMP)
         weights = self.masked.weights(received.seed)
-        theta, stats, loss = train_scores(self.masked, weights, start, received.stats, shard, rng, self.local)
+        measured = {}
+        if self.private is None:
+            theta, stats, loss = train_scores(self.masked, weights, start, received.stats, shard, rng, self.local)
+            measured["train_loss"] = loss
+        else:  # what is measured on the examples themselves stays on the client
+            rng, stats = self.private.streams(rng), received.stats
+            theta = train_private(self.masked, weights, start, shard, rng, self.local, self.private)
+        if self.private is None or self.private.unit == "example":
+            measured["uplink_kl_bpp"] = divergence(theta, start)
         number, coder = CODERS[self.codec]
         if self.codec == "relative-entropy":
             coder = self.relative
@@ -97,10 +107,9 @@ class FedPM:
         fingerprint = self.masked.fingerprint(received.seed)
         message = Message(Kind.UPLOAD, number, fingerprint, rng.round, rng.client, coded.data, stats)
         metrics = {
-            "train_loss": loss,
+            **measured,
             "uplink_ideal_bpp": coded.ideal_bits / self.masked.size,
             "uplink_frequency_entropy_bpp": entropy(float(mask.mean(dtype=np.float64))),
-            "uplink_kl_bpp": divergence(theta, start),
         }
         return ClientResult(message.to_bytes(), metrics)
 

@@ -7,6 +7,7 @@ import typer
 from fedpm.cli import model
 from fedpm.cli.bench import bench
 from fedpm.cli.data import app as data
+from fedpm.cli.privacy import app as privacy
 from fedpm.cli.run import keys_help, run
 from fedpm.errors import ConfigError, FedPMError
 
@@ -24,6 +25,7 @@ app.command(epilog=keys_help())(run)
 app.add_typer(model.app, name="model")
 app.command()(bench)
 app.add_typer(data)
+app.add_typer(privacy, name="privacy")
 
 
 def main() -> None:

@@ -27,6 +27,7 @@ def round_progress(rounds: int, console: Console) -> Iterator[Callable[[dict[str
         def show(record: dict[str, Any]) -> None:
             number, up, down = record["round"], record["uplink_bpp"], record["downlink_bpp"]
             figures = f"accuracy {record['accuracy']:.3f}  up {up:.3f} bpp  down {down:.3f} bpp"
+            figures += f"  ε {record['epsilon']:.2f}" if "epsilon" in record else ""
             bar.update(task, completed=number, figures=figures)
             if not console.is_terminal:
                 print(f"round {number}/{rounds}  {figures}  {record['seconds']:.1f} s", flush=True)

@@ -94,9 +94,21 @@ def _watched(folder: Path, rounds: int, start: Callable[[Callable[[dict[str, Any
         f"sent down {_size(summary['downlink_bytes'])}, {summary['downlink_bpp']:.3f} bits per parameter and client\n"
         f"model     {_size(summary['model_bytes'])} for {summary['parameters']:,} parameters"
         f"{f', {ratio:.0f}× smaller than 32-bit weights' if ratio > 1 else ''}\n"
-        f"folder    {folder}",
+        f"{_privacy(summary, rounds)}folder    {folder}",
         highlight=False,
         soft_wrap=True,
+    )
+
+
+def _privacy(summary: dict[str, Any], rounds: int) -> str:
+    """Return a line on what the run guarantees, if anything."""
+    if "privacy" not in summary:
+        return ""
+    found = summary["privacy"]
+    stopped = f", and so training stopped before round {summary['rounds'] + 1}" if summary["rounds"] < rounds else ""
+    return (
+        f"privacy   ε {found['epsilon']:.3f} of {found['budget']:g} spent at δ {found['delta']:g}{stopped}; "
+        f"neighbours: {found['adjacency']}{'' if found['secret'] else '; simulated: the noise follows from the seed'}\n"
     )
 
 

@@ -16,6 +16,7 @@ import tomli_w
 from pydantic import Field, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 
+from fedpm.config.privacy import PrivacyConfig, refusals
 from fedpm.config.sections import (
     AggregationConfig,
     ClientsConfig,
@@ -65,6 +66,7 @@ class Config(Section):
     terngrad: TernGradConfig = TernGradConfig()
     qsgd: QSGDConfig = QSGDConfig()
     eden: EdenConfig = EdenConfig()
+    privacy: PrivacyConfig = PrivacyConfig()
 
     @model_validator(mode="after")
     def _workers(self) -> Self:
@@ -88,6 +90,12 @@ class Config(Section):
                 f"clients.sampled × aggregation.reset_every = {self.clients.per_round} × {self.reset_every}: "
                 "a posterior should be of at most 2**16 masks; reset more often"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _privacy(self) -> Self:
+        if faults := refusals(self):
+            raise ValueError("\n".join(faults))
         return self
 
     @property
@@ -135,6 +143,7 @@ def to_toml(config: Config) -> str:
 def settings_of(config: Config, without: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
     """Return everything that is set, but what belongs to algorithms other than the chosen one, and ``without``."""
     others = {table for tables in TABLES.values() for table in tables} - TABLES[config.algorithm]
+    others |= {"privacy"} if config.privacy.unit == "none" else set()
     return config.model_dump(exclude_none=True, exclude={**dict.fromkeys(others, True), **without})
 
 

@@ -28,10 +28,14 @@ TUNED = {
     "eden": Tuned(lr=0.001),
 }
 
+PRIVATE = {"example": Tuned(lr=0.4), "client": Tuned(lr=0.1, codec="side-information")}
+"""FedPM with privacy: ``lr`` is the root mean square of a step (benchmarks/private_digits.py), the coder keeps samples
+random."""
+
 
 def resolved(config: Config) -> Config:
     """Return the configuration with the algorithm's values in place of ``auto``."""
-    tuned = TUNED[config.algorithm]
+    tuned = PRIVATE.get(config.privacy.unit, TUNED[config.algorithm])
     lr = tuned.lr if config.local.lr == "auto" else config.local.lr
     keys = ("optimiser", "server_lr", "lr_decay", "server_decay")
     dense = {key: getattr(tuned, key) for key in keys if getattr(config.dense, key) == "auto"}
