@@ -8,6 +8,7 @@ from fedpm.cli import model
 from fedpm.cli.bench import bench
 from fedpm.cli.data import app as data
 from fedpm.cli.run import keys_help, run
+from fedpm.cli.study import app as study
 from fedpm.errors import ConfigError, FedPMError
 
 app = typer.Typer(
@@ -24,6 +25,7 @@ app.command(epilog=keys_help())(run)
 app.add_typer(model.app, name="model")
 app.command()(bench)
 app.add_typer(data)
+app.add_typer(study)
 
 
 def main() -> None:
