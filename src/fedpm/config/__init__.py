@@ -52,6 +52,7 @@ class Config(Section):
     precision: Literal["auto", "float32", "bfloat16"] = Field(
         "auto", description="of training; auto: bfloat16 where the hardware computes in it"
     )
+    tensorboard: bool = Field(False, description="also write TensorBoard events into the run folder")
     data: DataConfig = DataConfig()
     clients: ClientsConfig = ClientsConfig()
     model: ModelConfig = ModelConfig()

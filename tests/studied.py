@@ -1,10 +1,11 @@
 """A study small enough for a test: two runs of two rounds on 120 digits."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from fedpm.study.definition import load
+from fedpm.study.runner import prepare, run_all
 
 STUDY = """
 title = "A small study"
@@ -31,17 +32,12 @@ rows = [["2", "fedpm", 0.75, 0.01], ["2", "eden", 0.5]]
 """
 
 
-def fedpm(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
-    program = str(Path(sys.executable).with_name("fedpm"))
-    return subprocess.run([program, *arguments], capture_output=True, text=True, timeout=300, **options)
-
-
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def studied(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of the finished study, with one seed."""
     folder = tmp_path_factory.mktemp("study")
     (folder / "small.toml").write_text(STUDY)
-    done = fedpm("study", "run", str(folder / "small.toml"), "--seeds", "1", "--out", str(folder / "out"))
-    assert done.returncode == 0, done.stderr
-    assert "run 2 of 2" in done.stdout
+    study = load(str(folder / "small.toml"))
+    prepare(folder / "out", study)
+    assert run_all(study.runs(1, ["workers=1"]), folder / "out", processes=2) == {}
     return folder / "out"
