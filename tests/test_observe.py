@@ -18,14 +18,14 @@ SIZES = [64 * 32, 32, 32 * 10, 10]
 
 def test_theta_is_recorded_as_a_histogram_and_by_layer(small_run: tuple[Path, fedpm.Result]) -> None:
     for record in small_run[1].rounds:
-        assert len(record["theta_histogram"]) == 20
+        assert len(record["theta_histogram"]) == 21
         assert sum(record["theta_histogram"]) == sum(SIZES)
         mean = np.average(record["theta_layers"], weights=SIZES)
-        middles = (np.arange(20) + 0.5) / 20
+        middles = np.linspace(0, 1, 21)
         assert abs(np.average(middles, weights=record["theta_histogram"]) - mean) <= 0.025  # half a bin
     # θ of a plain mean of 4 masks is a quarter of an integer
     filled = np.flatnonzero(small_run[1].rounds[-1]["theta_histogram"])
-    assert set(filled.tolist()) <= {0, 5, 10, 15, 19}
+    assert set(filled.tolist()) <= {0, 5, 10, 15, 20}
 
 
 def test_the_summary_holds_the_share_of_kept_weights(small_run: tuple[Path, fedpm.Result]) -> None:

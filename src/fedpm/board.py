@@ -35,8 +35,7 @@ class TensorBoard:
         self._writer.flush()
 
     def _histogram(self, counts: Any, number: int) -> None:
-        edges = np.linspace(0, 1, len(counts) + 1)
-        middles = (edges[1:] + edges[:-1]) / 2
+        middles = np.linspace(0, 1, len(counts))
         self._writer.add_histogram_raw(
             "theta",
             min=0.0,
@@ -44,7 +43,7 @@ class TensorBoard:
             num=int(counts.sum()),
             sum=float((counts * middles).sum()),
             sum_squares=float((counts * middles**2).sum()),
-            bucket_limits=edges[1:].tolist(),
+            bucket_limits=(middles + middles[1] / 2).tolist(),
             bucket_counts=counts.tolist(),
             global_step=number,
         )

@@ -1,7 +1,9 @@
 """What a run records about itself beside scores and traffic, for reports: θ, layers, and who holds which classes."""
 
 import json
+import platform
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,8 @@ from fedpm.experiment import Experiment
 from fedpm.files import write_atomically
 from fedpm.masking import MaskedNetwork, Vector
 
-BINS = 20
-"""Of the histogram of θ, equally wide from 0 to 1."""
+LEVELS = 21
+"""Bins of the histogram of θ, around 0, 0.05, …, 1: θ is a fraction of few masks, and 0 and 1 are where it gathers."""
 _CLIENTS = 1000  # whose classes are written down, at most
 
 
@@ -45,8 +47,7 @@ def of_theta(algorithm: Algorithm[Any, Any], state: Any) -> dict[str, Any]:
     theta = algorithm.mask(state, "expected")
     if theta is None:
         return {}
-    # θ = 1 belongs to the last bin
-    counts = np.bincount((theta * BINS).astype(np.int64).clip(max=BINS - 1), minlength=BINS)
+    counts = np.bincount(np.rint(theta * (LEVELS - 1)).astype(np.int64), minlength=LEVELS)
     return {"theta_histogram": counts.tolist(), "theta_layers": _means(algorithm.masked, theta)}
 
 
@@ -56,6 +57,12 @@ def layers(masked: MaskedNetwork, mask: Mask | Vector | None) -> list[dict[str, 
     if mask is None:
         return found
     return [{**layer, "kept": kept} for layer, kept in zip(found, _means(masked, mask), strict=True)]
+
+
+def versions() -> dict[str, str]:
+    """Return what made the result: versions, and the kind of machine."""
+    found = {name: version(name) for name in ("fedpm", "torch", "numpy", "constriction")}
+    return {**found, "python": platform.python_version(), "machine": f"{platform.system()} {platform.machine()}"}
 
 
 def _write_classes(folder: Path, experiment: Experiment) -> None:

@@ -22,7 +22,7 @@ from fedpm.errors import WireError
 from fedpm.evaluation import evaluate
 from fedpm.experiment import OWN, Experiment, build, start_engine
 from fedpm.export import Weights
-from fedpm.observe import layers, observed, of_theta
+from fedpm.observe import layers, observed, of_theta, versions
 from fedpm.rng import Streams
 from fedpm.training import threads
 
@@ -208,6 +208,7 @@ def _finish(experiment: Experiment, state: Any, records: list[Record]) -> Result
         "model_bytes": size,
         "model_bpp": 8 * size / algorithm.masked.size,
         "seconds": round(sum(record["seconds"] for record in records), 3),
+        "versions": versions(),
     }
     return Result(file.module(algorithm.masked.net if config.model.name == OWN else None), file, summary, records)
 

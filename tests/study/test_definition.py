@@ -83,7 +83,7 @@ def test_faults_are_told_before_anything_runs(text: str, overrides: list[str], w
 
 
 def test_unknown_names_and_scales_are_told(tiny: str) -> None:
-    with pytest.raises(ConfigError, match=r"no such study; there are: .*digits"):
+    with pytest.raises(ConfigError, match=r"no such study; there are: .*iid-digits"):
         load("nonsense")
     with pytest.raises(ConfigError, match="has no such scale; it has: small, paper"):
         load(tiny, "huge")

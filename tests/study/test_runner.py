@@ -34,7 +34,7 @@ def test_a_folder_of_another_study_is_refused(studied: Path) -> None:
     with pytest.raises(ArtifactError, match="holds a study with other settings"):
         prepare(studied, load(str(studied.parent / "small.toml"), None, ["rounds=9"]))
     with pytest.raises(ArtifactError, match="exists and holds no study"):
-        prepare(studied / NAMES[0], load("digits"))
+        prepare(studied / NAMES[0], load("iid-digits"))
 
 
 def test_an_interrupted_study_continues_where_it_stopped(studied: Path, tmp_path: Path) -> None:

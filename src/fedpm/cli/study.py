@@ -28,11 +28,11 @@ def list_() -> None:
     """What studies there are, and how many runs each has."""
     from fedpm.study.definition import load, studies
 
-    table = Table("name", "in the paper", "what it runs", "runs: small, paper", box=None, pad_edge=False)
+    table = Table("name", "in the paper", "what it runs", "small", "paper", box=None, pad_edge=False)
     for name, file in studies().items():
-        sizes = [load(name, scale) for scale in file.scale]
-        counts = ", ".join(str(len(study.runs(study.seeds))) for study in sizes)
-        table.add_row(name, file.paper, file.title, counts)
+        sizes = {scale: load(name, scale) for scale in file.scale}
+        counts = {scale: f"{len(study.runs(study.seeds))} runs" for scale, study in sizes.items()}
+        table.add_row(name, file.paper, file.title, counts.get("small", ""), counts.get("paper", ""))
     console.print(table)
 
 

@@ -138,14 +138,14 @@ def _study(folder: Path) -> Collection:
 
 def _runs(folders: list[Path]) -> Collection:
     """Group runs by the settings in which they differ."""
-    flat = {folder: _flat(_settings(folder)) for folder in folders}
-    keys = {key: None for settings in flat.values() for key in settings if key not in _NO_AXIS}
-    axes = [key for key in keys if len({str(settings.get(key)) for settings in flat.values()}) > 1]
+    found = {folder: flat(_settings(folder)) for folder in folders}
+    keys = {key: None for settings in found.values() for key in settings if key not in _NO_AXIS}
+    axes = [key for key in keys if len({str(settings.get(key)) for settings in found.values()}) > 1]
     if "algorithm" in axes:  # each algorithm has settings of its own
-        everywhere = [key for key in axes if all(key in settings for settings in flat.values())]
+        everywhere = [key for key in axes if all(key in settings for settings in found.values())]
         axes = [key for key in everywhere if key != "local.lr"]
     groups: dict[tuple[str, ...], Group] = {}
-    for folder, settings in flat.items():
+    for folder, settings in found.items():
         labels = {key: str(settings.get(key, "–")) for key in axes}
         group = groups.setdefault(tuple(labels.values()), Group(labels, []))
         group.runs.append(_outcome(folder, labels, settings["seed"]))
@@ -172,10 +172,11 @@ def _settings(folder: Path) -> Record:
         raise ArtifactError(f"{folder / 'config.toml'}: cannot be read ({error})") from None
 
 
-def _flat(settings: Record, prefix: str = "") -> Record:
+def flat(settings: Record, prefix: str = "") -> Record:
+    """Return nested settings as one table of dotted keys."""
     found: Record = {}
     for key, value in settings.items():
-        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
     return found
 
 
@@ -196,22 +197,26 @@ COLUMNS: dict[str, Callable[[Group], str]] = {
     "paper's bpp": lambda group: _mean(group.finals("paper_bpp"), 3),
     "bpp down": lambda group: _mean(group.finals("downlink_bpp"), 3),
     "MB": lambda group: _mean([run.total_bytes() / 1e6 for run in group.runs], 1),
+    "model bpp": lambda group: _mean(group.finals("model_bpp"), 3),
     "model kB": lambda group: _mean([size / 1e3 for size in group.finals("model_bytes")], 1),
     "seeds": lambda group: str(len(group.finals("accuracy"))),
 }
 """Of the table of everything: mean test accuracy ± σ, bits per parameter and client up (real, and by the paper's
-accounting) and down, bytes of all clients both ways, size of the model file, finished runs."""
+accounting) and down, bytes of all clients both ways, bits per parameter and bytes of the model file, finished runs."""
 
 
 def overview(collection: Collection) -> tuple[list[str], list[list[str]]]:
     """Return head and rows of the table of everything: a row a group, means over the seeds."""
     goal = collection.goal
-    head = [*collection.axes, *COLUMNS]
-    rows = [[*group.labels.values(), *(column(group) for column in COLUMNS.values())] for group in collection.groups]
+    head = [*(collection.axes or ["algorithm"]), *COLUMNS]
+    rows = [
+        [*(group.labels.values() or [group.name]), *(column(group) for column in COLUMNS.values())]
+        for group in collection.groups
+    ]
     if goal is not None:
-        head.insert(-2, f"MB to {goal:g}")
+        head.insert(-3, f"MB to {goal:g}")
         for row, group in zip(rows, collection.groups, strict=True):
-            row.insert(-2, _to_goal(group, goal))
+            row.insert(-3, _to_goal(group, goal))
     return head, rows
 
 

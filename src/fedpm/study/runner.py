@@ -5,6 +5,8 @@ fails is listed while the others go on.
 """
 
 import shutil
+import signal
+import sys
 import threading
 import traceback
 from collections.abc import Callable
@@ -110,6 +112,7 @@ def _received(one: Run, receiving: Connection, process: BaseProcess) -> Event:
 def _work(one: Run, folder: Path, sending: Connection) -> None:
     """Make one run, or what is left of it, in a process of its own."""
     threading.Thread(target=end_with_parent, daemon=True).start()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the run's own workers are ended too
     trace = folder.with_name(f"{folder.name}.error.txt")
     try:
         result = _resumed_or_begun(one, folder, lambda record: sending.send(("round", record)))
