@@ -15,7 +15,8 @@ from fedpm.report.style import PALETTE
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 FIGURES = {
-    "accuracy-bytes", "accuracy-rounds", "bpp-rounds", "paper-bpp-rounds", "downlink-rounds", "theta", "sparsity", "classes",
+    "accuracy-bytes", "accuracy-rounds", "bpp-rounds", "paper-bpp-rounds", "downlink-rounds", "theta", "sparsity",
+    "classes",
 }  # fmt: skip
 MEASURE = """<script>
 const box = e => { const r = e.getBoundingClientRect(); return [r.width, r.height, r.right]; };

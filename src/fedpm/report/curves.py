@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from fedpm.report.style import MUTED, colour
-from fedpm.study.results import Collection, Group
+from fedpm.study.results import Collection, Group, called
 
 Array = npt.NDArray[np.float64]
 
@@ -45,7 +45,7 @@ Maker = Callable[[Group, str, str, bool], Line | None]
 def panels(collection: Collection) -> tuple[str, dict[str, list[Group]]]:
     """Return the axis whose labels are lines, and the groups of each panel: the other axes' labels together."""
     axes = collection.axes
-    series = "algorithm" if "algorithm" in axes or not axes else axes[0 if len(axes) == 1 else -1]
+    series = "algorithm" if "algorithm" in axes or not axes else axes[-1]
     found: dict[str, list[Group]] = {}
     for group in collection.groups:
         rest = [f"{axis} = {label}" for axis, label in group.labels.items() if axis != series]
@@ -76,7 +76,7 @@ def draw(collection: Collection, make: Maker, xlabel: str, ylabel: str, *, bytes
     series, found = panels(collection)
     columns = min(len(found), 4 if len(found) > 3 else 3)
     width, height = ((8.6, 3.7) if bytes_across else (4.9, 3.0), (3.4, 2.6), (2.6, 2.1))[min(columns - 1, 2)]
-    names = max(len(group.labels.get(series, group.name)) for group in collection.groups)
+    names = max(len(called(series, group.labels.get(series, group.name))) for group in collection.groups)
     figure, grid = laid_out(len(found), columns, (width, height), (0.4 + 0.075 * names, 0.45), share=True)
     drawn: dict[Axes, list[Line]] = {}
     labels = list(dict.fromkeys(group.labels.get(series, group.name) for group in collection.groups))
@@ -131,7 +131,7 @@ def _panel(axes: Axes, groups: list[Group], labels: list[str], series: str, make
     for group in groups:
         label = group.labels.get(series, group.name)
         strong = label.startswith("fedpm") or series != "algorithm"
-        made = make(group, label, colour(label, labels.index(label)), strong)
+        made = make(group, called(series, label), colour(label, labels.index(label)), strong)
         if made is not None:
             lines.append(made)
     for line in sorted(lines, key=lambda line: line.strong):

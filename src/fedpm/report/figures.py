@@ -127,7 +127,7 @@ def _classes(collection: Collection) -> Drawn | None:
         return None
     chosen = list(splits.values())[:_MOST]
     columns = min(len(chosen), 4)
-    figure, grid = laid_out(len(chosen), columns, (_width(len(chosen)), 2.3), (0.55, 0.6))
+    figure, grid = laid_out(len(chosen), columns, (_width(len(chosen)), 2.3), (0.55, 0.75))
     for axes, (name, held) in zip(grid.flat, chosen, strict=False):
         counts = np.array(held["counts"], np.float64)
         picture = np.zeros((*counts.shape, 4))
@@ -136,7 +136,7 @@ def _classes(collection: Collection) -> Drawn | None:
         axes.imshow(picture, aspect="auto", interpolation="nearest")
         axes.grid(visible=False)
         sizes = counts.sum(1)
-        axes.set_title(f"{name}: {sizes.min():.0f} to {sizes.max():.0f} examples each", fontsize=9.5)
+        axes.set_title(f"{name}\n{sizes.min():.0f} to {sizes.max():.0f} examples each", fontsize=9)
         axes.set(xlabel="class", ylabel="client")
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_locator(MaxNLocator(8, integer=True))

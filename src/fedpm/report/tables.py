@@ -72,7 +72,7 @@ class Table:
         body = "".join(f"<tr>{''.join(map(self._html, range(len(row)), row))}</tr>" for row in self.rows)
         note = f"<p>{escape(self.note)}</p>" if self.note else ""
         return (
-            f'<figure class="table" id="table-{escape(self.name)}"><figcaption><h3>{escape(self.title)}</h3>{note}'
+            f'<figure class="table {escape(self.name)}"><figcaption><h3>{escape(self.title)}</h3>{note}'
             f'</figcaption><div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
             "</figure>"
         )

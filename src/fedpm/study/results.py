@@ -60,7 +60,7 @@ class Group:
     @property
     def name(self) -> str:
         """What to call it in a legend."""
-        return ", ".join(self.labels.values()) or str(self.runs[0].config["algorithm"])
+        return ", ".join(called(*pair) for pair in self.labels.items()) or str(self.runs[0].config["algorithm"])
 
     def finals(self, key: str) -> list[float]:
         """Return a figure of each finished run that has it."""
@@ -90,6 +90,11 @@ class Collection:
     def goal(self) -> float | None:
         """The accuracy to which bytes are counted."""
         return self.study.goal if self.study else None
+
+
+def called(axis: str, label: str) -> str:
+    """Return a label that is a number with the name of its axis, any other as it is."""
+    return f"{axis} = {label}" if label[:1].isdigit() else label
 
 
 def value_of(record: Record, key: str) -> float | None:
