@@ -1,5 +1,6 @@
 """Studies as files: axes, scales, faults."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,12 @@ def test_a_written_study_reads_back(tiny: str, tmp_path: Path) -> None:
     assert again.to_toml() == study.to_toml()
     assert [run.config for run in again.runs(2)] == [run.config for run in study.runs(2)]
     assert again.runs(1)[0].config.data.train_examples == 200
+
+
+def test_the_study_in_the_docs_is_valid(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "reproducing.md").read_text()
+    (tmp_path / "prior.toml").write_text(re.search(r"```toml\n(.*?)```", page, re.S)[1])  # type: ignore[index]
+    assert len(load(str(tmp_path / "prior.toml")).runs(3)) == 3 * 3 * 2
 
 
 def test_a_base_file_lies_beside_its_study(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from fedpm.report.style import RC, colour
 from fedpm.study.results import Collection, Group, Outcome
 
 _MOST = 8  # panels of a figure that has one for each group
-_BLUE = (0x00 / 255, 0x72 / 255, 0xB2 / 255)
+_BLUE = (0x1A / 255, 0x84 / 255, 0xCC / 255)  # between that of the light and that of the dark page
 
 
 def figures(collection: Collection) -> list[Drawn]:
@@ -81,7 +81,7 @@ def _theta(collection: Collection) -> Drawn | None:
         axes.grid(visible=False)
         axes.set(title=group.name, xlabel="round", ylabel="θ")
     text = (
-        "How many parameters have which probability, in steps of 0.05, darker for more (square root of the "
+        "How many parameters have which probability, in steps of 0.05, bluer for more (square root of the "
         "share); of K masks it is a multiple of 1/K. "
         "Weights that clients agree on gather at 0 and 1."
     )
@@ -97,17 +97,17 @@ def _sparsity(collection: Collection) -> Drawn | None:
         return None
     named = next(run for run in collection.runs if _kept(run)).summary["layers"]
     weights = [place for place, layer in enumerate(named) if not layer["name"].endswith("bias")]
-    figure = Figure(figsize=(6.4, 0.9 + 0.26 * len(weights)))
-    axes = figure.add_axes(
-        (0.27, 0.55 / (0.9 + 0.26 * len(weights)), 0.5, 0.26 * len(weights) / (0.9 + 0.26 * len(weights)))
-    )
+    names = max(len(name) for name in kept) if len(kept) > 1 else 0
+    width, height = 5.2 + 0.4 + 0.075 * names, 0.75 + 0.26 * max(len(weights), len(kept))
+    figure = Figure(figsize=(width, height))
+    axes = figure.add_axes((1.7 / width, 0.55 / height, 3.4 / width, 1 - 0.65 / height))
     for place, (name, shares) in enumerate(list(kept.items())[:_MOST]):
         if len(shares) == len(named):
             axes.plot(shares[weights], range(len(weights)), "o", color=colour(name, place), markersize=5, label=name)
     axes.set_yticks(range(len(weights)), [f"{named[w]['name']}  {named[w]['size']:,}" for w in weights])
     axes.invert_yaxis()
     axes.set_xlabel("share of weights that the final mask keeps")
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+    axes.xaxis.set_major_formatter(lambda value, _: f"{100 * value:g} %")
     if len(kept) > 1:
         axes.legend(frameon=False, fontsize=9, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     text = "Each layer's weights, with their number. A mask that keeps half of them holds one bit each."
@@ -136,22 +136,20 @@ def _classes(collection: Collection) -> Drawn | None:
         axes.imshow(picture, aspect="auto", interpolation="nearest")
         axes.grid(visible=False)
         sizes = counts.sum(1)
-        axes.set_title(f"{name}\n{sizes.min():.0f} to {sizes.max():.0f} examples each", fontsize=9)
+        each = " to ".join(f"{size:.0f}" for size in sorted({sizes.min(), sizes.max()}))
+        axes.set_title(f"{name}\n{each} examples each", fontsize=9)
         axes.set(xlabel="class", ylabel="client")
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_locator(MaxNLocator(8, integer=True))
-    text = "How many examples of each class a client holds, darker for more; the split of the first seed."
+    text = "How many examples of each class a client holds, bluer for more; the split of the first seed."
     return Drawn("classes", "Classes of the clients", text, figure, wide=len(chosen) > 2)
 
 
 def _split_name(group: Group) -> str:
     config = group.runs[0].config
     data, clients = config["data"], config["clients"]["total"]
-    detail = {
-        "classes": f", at most {data.get('classes_per_client')} classes",
-        "dirichlet": f", α = {data.get('alpha')}",
-    }
-    return f"{clients} clients, {data['split']}{detail.get(data['split'], '')}"
+    how = {"classes": f"at most {data.get('classes_per_client')} classes", "dirichlet": f"α = {data.get('alpha')}"}
+    return f"{clients} clients, {how.get(data['split'], 'IID')}"
 
 
 def _kept(run: Outcome) -> list[float]:
