@@ -57,6 +57,7 @@ def test_a_written_study_reads_back(tiny: str, tmp_path: Path) -> None:
     assert again.to_toml() == study.to_toml()
     assert [run.config for run in again.runs(2)] == [run.config for run in study.runs(2)]
     assert again.runs(1)[0].config.data.train_examples == 200
+    assert again.differs == "Changed on the command line: data.train_examples=200."
 
 
 def test_the_study_in_the_docs_is_valid(tmp_path: Path) -> None:

@@ -79,7 +79,9 @@ def _introduction(collection: Collection) -> str:
         words.append(f"Scale: {study.scale}.")
     lines = [f"<p>{escape(study.about)}</p>" if study.about else ""]
     lines.append(f'<p class="muted">{escape(" ".join(words))}</p>')
-    return "".join(lines) + (_note(f"What differs from the paper: {study.differs}") if study.differs else "")
+    return "".join(lines) + (
+        _note(f"{'What differs from the paper: ' if study.paper else ''}{study.differs}") if study.differs else ""
+    )
 
 
 def _note(text: str) -> str:

@@ -134,7 +134,8 @@ def load(name: str, scale: str | None = None, overrides: Iterable[str] = ()) -> 
     settings = {**file.settings, **sized.settings}
     axes = {key: _axis(key, values) for key, values in {**file.axes, **sized.axes}.items()}
     taken = {key for points in axes.values() for point in points.values() for key in point} | {"seed"}
-    for override in overrides:
+    changed = list(overrides)
+    for override in changed:
         key, value = configs.pair(override)
         if key in taken:
             raise ConfigError(f"--set {override}: the study itself varies {key}; change that in a file of your own")
@@ -142,9 +143,16 @@ def load(name: str, scale: str | None = None, overrides: Iterable[str] = ()) -> 
     base = sized.base or file.base
     if base.endswith(".toml"):
         base = str((Path(name).parent / base).resolve())
+    words = [sized.differs, f"Changed on the command line: {', '.join(changed)}." if changed else ""]
     about = {key: getattr(file, key) for key in ("title", "about", "paper", "goal", "published")}
     return Study(
-        **about, scale=scale, differs=sized.differs, base=base, seeds=sized.seeds, settings=settings, axes=axes
+        **about,
+        scale=scale,
+        differs=" ".join(filter(None, words)),
+        base=base,
+        seeds=sized.seeds,
+        settings=settings,
+        axes=axes,
     )
 
 

@@ -21,7 +21,7 @@ from fedpm.engines.inprocess import end_with_parent, interrupts_blocked
 from fedpm.errors import ArtifactError, FedPMError
 from fedpm.files import write_atomically
 from fedpm.rounds import resume, run
-from fedpm.study.definition import Run, Study
+from fedpm.study.definition import Run, Study, read
 
 
 @dataclass(frozen=True)
@@ -36,14 +36,17 @@ class Event:
 
 def prepare(folder: Path, study: Study) -> None:
     """Make the study's folder, or check that what is in it is this very study."""
-    file, text = folder / "study.toml", study.to_toml()
-    if not file.is_file():
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise ArtifactError(f"{folder} exists and holds no study: choose another --out")
-        folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(file, text.encode())
-    elif file.read_text() != text:
-        raise ArtifactError(f"{folder} holds a study with other settings: choose another --out, or give those settings")
+    file = folder / "study.toml"
+    if file.is_file():
+        before = read(folder)
+        if (before.base, before.settings, before.axes) != (study.base, study.settings, study.axes):
+            raise ArtifactError(
+                f"{folder} holds a study with other settings: choose another --out, or give those settings"
+            )
+    elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ArtifactError(f"{folder} exists and holds no study: choose another --out")
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(file, study.to_toml().encode())
 
 
 def run_all(
