@@ -1,9 +1,11 @@
 """The page as a browser shows it: figures there, nothing fetched, no message on the console, in light and dark."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -53,6 +55,19 @@ def test_every_figure_and_table_is_a_file_too(page: Path) -> None:
     assert figures == {f"{name}.{form}" for name in FIGURES for form in ("png", "svg", "pdf")}
     assert {path.stem for path in (page.parent / "tables").iterdir()} >= {"accuracy", "overview", "settings"}
     assert (page.parent / "figures" / "theta.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_the_command_makes_the_page_and_opens_it(studied: Path, tmp_path: Path) -> None:
+    browser = tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$1" > {tmp_path / "opened"}\n')
+    browser.chmod(0o755)
+    command = [Path(sys.executable).with_name("fedpm"), "report", studied / "2_fedpm_seed0", "--open"]
+    environment = {**os.environ, "BROWSER": f"{browser} %s"}
+    done = subprocess.run([*command, "--out", tmp_path / "out"], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    page = tmp_path / "out" / "index.html"
+    assert f"page      {page}" in done.stdout
+    assert (tmp_path / "opened").read_text().strip() == page.as_uri()
 
 
 def test_the_page_names_no_other_file(page: Path) -> None:

@@ -19,6 +19,6 @@ def report(
     from fedpm.report.page import write
 
     page = write(folders, out or folders[0] / "report")
-    console.print(f"page      {page}\nfigures   {page.parent}/**/figures/\ntables    {page.parent}/**/tables/")
+    console.print(f"page      {page}\nbeside it figures as PNG, SVG and PDF, tables as CSV and LaTeX")
     if open_:
         webbrowser.open(page.resolve().as_uri())
