@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,18 @@ def test_loose_runs_are_grouped_by_what_they_differ_in(studied: Path) -> None:
     (found,) = collect([studied / "2_fedpm_seed0", studied / "2_eden_seed0"])
     assert found.axes == ["algorithm"]
     assert [group.name for group in found.groups] == ["fedpm", "eden"]
+
+
+def test_what_does_not_belong_to_a_study_is_left_out(studied: Path, tmp_path: Path) -> None:
+    shutil.copytree(studied, tmp_path / "copy")
+    for name in ("notes", "3_fedpm_seed0", "2_eden_seed1"):
+        shutil.copytree(studied / "2_fedpm_seed0", tmp_path / "copy" / name)
+    (tmp_path / "copy" / "2_eden_seed1" / "rounds.jsonl").write_text("")  # only just begun
+    with (tmp_path / "copy" / "2_fedpm_seed0" / "rounds.jsonl").open("a") as log:
+        log.write('{"round": 3, "accu')  # being written
+    (found,) = collect([tmp_path / "copy"])
+    assert [run.folder.name for run in found.runs] == ["2_fedpm_seed0", "2_eden_seed0"]
+    assert len(found.runs[0].records) == 2
 
 
 def test_a_folder_without_runs_is_told(tmp_path: Path) -> None:

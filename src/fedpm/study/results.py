@@ -1,6 +1,7 @@
 """What came of runs: read from their folders, grouped over seeds, as figures and as the rows of a table."""
 
 import json
+import re
 import tomllib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -126,13 +127,12 @@ def collect(folders: Iterable[Path]) -> list[Collection]:
 def _study(folder: Path) -> Collection:
     study = definition.read(folder)
     outcomes = []
-    names = {run.name.rpartition("_seed")[0]: run.labels for run in study.runs(1)}
+    names = {run.name.removesuffix("seed0"): run.labels for run in study.runs(1)}
     for path in sorted(file.parent for file in folder.glob("*/config.toml")):
-        name, _, seed = path.name.rpartition("seed")
-        if not (path / "rounds.jsonl").is_file() or not (path / "rounds.jsonl").stat().st_size:
-            continue  # only just begun
-        if (labels := names.get(name.rstrip("_"))) is not None or not name:
-            outcomes.append(_outcome(path, labels or {}, int(seed)))
+        named = re.fullmatch(r"(.*)seed(\d+)", path.name)
+        log = path / "rounds.jsonl"
+        if named and named[1] in names and log.is_file() and log.stat().st_size:  # else not ours, or only just begun
+            outcomes.append(_outcome(path, names[named[1]], int(named[2])))
     grouped = [
         Group(labels, runs) for labels in names.values() if (runs := [run for run in outcomes if run.labels == labels])
     ]
@@ -159,7 +159,8 @@ def _runs(folders: list[Path]) -> Collection:
 
 def _outcome(folder: Path, labels: dict[str, str], seed: int) -> Outcome:
     try:
-        lines = (folder / "rounds.jsonl").read_text().splitlines()
+        whole, _, _ = (folder / "rounds.jsonl").read_text().rpartition("\n")  # a line may be half written
+        lines = whole.splitlines()
         records = [json.loads(line) for line in lines]
         ended = folder / "summary.json"
         summary = json.loads(ended.read_text()) if ended.is_file() else {}
