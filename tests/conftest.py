@@ -8,6 +8,9 @@ from torch import nn
 import fedpm
 from fedpm.config import Config, parse
 from fedpm.data.datasets import Dataset, digits
+from tests.studied import studied
+
+__all__ = ["studied"]
 
 
 def small_net() -> nn.Module:

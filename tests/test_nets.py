@@ -18,6 +18,10 @@ from fedpm.masking import MaskedNetwork
         # the usual CIFAR ResNet-18 has 11,173,962, of which 9,600 are affine parameters of 4,800 norm channels
         ("resnet18", (3, 32, 32), 10, 11_173_962 - 9_600),
         ("resnet18", (3, 32, 32), 100, 11_173_962 - 9_600 + 90 * 513),
+        # 3×3 convolutions 1→16→16→32→32 with biases, then linear layers from 32·7·7 to 256, 256, 10
+        ("conv4-slim", (1, 28, 28), 10, (9 + 1) * 16 + 145 * 16 + 145 * 32 + 289 * 32 + 1569 * 256 + 257 * 256 + 2570),
+        ("conv6-slim", (3, 32, 32), 10, 402_842),
+        ("resnet18-slim", (3, 32, 32), 10, 699_066),
     ],
 )
 def test_parameter_counts(name: str, shape: tuple[int, ...], classes: int, parameters: int) -> None:
@@ -27,7 +31,7 @@ def test_parameter_counts(name: str, shape: tuple[int, ...], classes: int, param
 
 
 def test_resnet18_sends_the_statistics_of_its_norm_layers() -> None:
-    masked = MaskedNetwork(nets.resnet18((3, 32, 32), 10))
+    masked = MaskedNetwork(nets.build("resnet18", (3, 32, 32), 10))
     assert masked.stats_size == 9_600
     assert not any("norm" in part.name or "bias" in part.name for part in masked.parts[:-1])
 

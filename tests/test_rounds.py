@@ -36,7 +36,7 @@ def test_a_run_learns(data: Dataset) -> None:
 def test_run_folder_holds_what_the_design_promises(small_run: tuple[Path, fedpm.Result]) -> None:
     folder, result = small_run
     assert {path.name for path in folder.iterdir()} >= {
-        "config.toml", "rounds.jsonl", "summary.json", "model.fedpm", "checkpoint",
+        "config.toml", "rounds.jsonl", "clients.json", "summary.json", "model.fedpm", "checkpoint",
     }  # fmt: skip
     records = RunFolder(folder).records()
     assert records == result.rounds

@@ -138,12 +138,12 @@ def start_engine(experiment: Experiment) -> Engine:
     elif OWN in (config.data.name, config.model.name) or torch.device(config.device).type != "cpu":
         count = 1  # classes of a notebook cannot move to other processes; one process fills an accelerator
     else:
-        count = max(1, _cores() // config.local.threads)
+        count = max(1, cores() // config.local.threads)
     count = min(count, config.clients.per_round)
     return Sequential(experiment.clients) if count == 1 else Workers(experiment.clients, count)
 
 
-def _cores() -> int:
+def cores() -> int:
     """Return how many processor cores this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)  # not on macOS and Windows
     return len(affinity(0)) if affinity else os.cpu_count() or 1

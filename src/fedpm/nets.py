@@ -7,9 +7,10 @@ from torch import nn
 from fedpm.errors import ConfigError
 
 BLOCKS = {"conv4": (64, 128), "conv6": (64, 128, 256), "conv10": (64, 128, 256, 512, 1024)}
-
-
-RESNET18 = "resnet18"
+BLOCKS |= {f"{name}-slim": tuple(width // 4 for width in widths) for name, widths in BLOCKS.items()}
+"""Channels of the blocks; a slim network, which is ours, has a quarter of them."""
+RESNETS = {"resnet18": 64, "resnet18-slim": 16}
+"""Channels of the stem."""
 
 
 def build(name: str, input_shape: tuple[int, ...], classes: int) -> nn.Module:
@@ -19,7 +20,7 @@ def build(name: str, input_shape: tuple[int, ...], classes: int) -> nn.Module:
             f"model.name = {name!r} takes images of shape (channels, height, width), and the inputs have shape "
             f"{input_shape}; reshape them, or give a network of your own"
         )
-    return resnet18(input_shape, classes) if name == RESNET18 else conv(name, input_shape, classes)
+    return resnet18(name, input_shape, classes) if name in RESNETS else conv(name, input_shape, classes)
 
 
 def conv(name: str, input_shape: tuple[int, ...], classes: int) -> nn.Sequential:
@@ -41,20 +42,20 @@ def conv(name: str, input_shape: tuple[int, ...], classes: int) -> nn.Sequential
     return nn.Sequential(*layers, nn.Linear(256, classes))
 
 
-def resnet18(input_shape: tuple[int, ...], classes: int) -> nn.Sequential:
+def resnet18(name: str, input_shape: tuple[int, ...], classes: int) -> nn.Sequential:
     """Return ResNet-18 with a 3×3 stem; its norm layers have no affine parameters, which cannot be masked."""
     channels, height, width = input_shape
     rows, columns = (-(-side // 8) - 3 for side in (height, width))  # three halvings, then a 4×4 window
     if min(rows, columns) < 1:
         raise ConfigError(
-            f"model.name = {RESNET18!r} averages 4×4 windows after halving its input three times, so that images "
+            f"model.name = {name!r} averages 4×4 windows after halving its input three times, so that images "
             f"should be at least 25 pixels high and wide, and these are {height}×{width}; use conv4"
         )
-    layers: list[nn.Module] = [*_conv_norm(channels, 64, 3, 1), nn.ReLU()]
-    before = 64
-    for width_, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
-        layers += [Residual(before, width_, stride), Residual(width_, width_, 1)]
-        before = width_
+    before = RESNETS[name]
+    layers: list[nn.Module] = [*_conv_norm(channels, before, 3, 1), nn.ReLU()]
+    for after, stride in ((before, 1), (2 * before, 2), (4 * before, 2), (8 * before, 2)):
+        layers += [Residual(before, after, stride), Residual(after, after, 1)]
+        before = after
     layers += [nn.AvgPool2d(4, stride=1), nn.Flatten(), nn.Linear(before * rows * columns, classes)]
     return nn.Sequential(*layers)
 

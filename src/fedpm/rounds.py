@@ -22,11 +22,12 @@ from fedpm.errors import WireError
 from fedpm.evaluation import evaluate
 from fedpm.experiment import OWN, Experiment, build, start_engine
 from fedpm.export import Weights
+from fedpm.observe import layers, observed, of_theta, versions
 from fedpm.participation import participants
 from fedpm.privacy.plan import Ledger, check_resumable
 from fedpm.training import threads
 
-_NO_PROVENANCE: dict[str, Any] = {"workers": True, "engine": True, "data": {"dir", "path"}}
+_NO_PROVENANCE: dict[str, Any] = {"workers": True, "engine": True, "tensorboard": True, "data": {"dir", "path"}}
 """Settings that change no result, and paths, which are nobody else's business."""
 
 
@@ -134,6 +135,7 @@ def _train(experiment: Experiment, folder: RunFolder | None, on_round: Callable[
         state = folder.load_state(state, identity)
         records = folder.records()
     ledger = Ledger(config, (record["clients"] for record in records))
+    on_round = observed(on_round, experiment, folder.path if folder else None, state.round)
     engine = start_engine(experiment)
     try:
         while state.round < config.rounds and ledger.affords(participants(config, state.round + 1)):
@@ -163,6 +165,7 @@ def _round(experiment: Experiment, engine: Engine, state: Any) -> tuple[Any, Rec
     replies = engine.run(number, tasks)
     state = algorithm.aggregate(state, exchange.accepted(algorithm, state, replies))
     record = {"round": number, **_scores(experiment, state), **exchange.figures(algorithm.masked.size)}
+    record |= of_theta(algorithm, state)
     return state, {**record, "seconds": round(time.perf_counter() - started, 3)}
 
 
@@ -205,10 +208,12 @@ def _finish(experiment: Experiment, state: Any, records: list[Record], privacy: 
         "downlink_bytes": sum(record["downlink_bytes"] for record in records),
         "uplink_bpp": sum(record["uplink_bpp"] for record in records) / len(records),
         "downlink_bpp": sum(record["downlink_bpp"] for record in records) / len(records),
+        "layers": layers(algorithm.masked, algorithm.mask(state, last["mode"])),
         "model_bytes": size,
         "model_bpp": 8 * size / algorithm.masked.size,
         "seconds": round(sum(record["seconds"] for record in records), 3),
         **privacy,
+        "versions": versions(),
     }
     return Result(file.module(algorithm.masked.net if config.model.name == OWN else None), file, summary, records)
 

@@ -151,7 +151,7 @@ def test_show_of_a_folder_of_arrays(fedpm: Callable[..., Done], tmp_path: Path) 
 
 def test_names_of_the_configuration_are_those_that_load_and_build() -> None:
     assert {*DATASETS, "folder", "own"} == set(get_args(DataConfig.model_fields["name"].annotation))
-    networks = {*nets.BLOCKS, nets.RESNET18, "own"}
+    networks = {*nets.BLOCKS, *nets.RESNETS, "own"}
     assert networks == set(get_args(ModelConfig.model_fields["name"].annotation))
 
 

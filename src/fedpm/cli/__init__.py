@@ -8,7 +8,9 @@ from fedpm.cli import model
 from fedpm.cli.bench import bench
 from fedpm.cli.data import app as data
 from fedpm.cli.privacy import app as privacy
+from fedpm.cli.report import report
 from fedpm.cli.run import keys_help, run
+from fedpm.cli.study import app as study
 from fedpm.errors import ConfigError, FedPMError
 
 app = typer.Typer(
@@ -26,6 +28,8 @@ app.add_typer(model.app, name="model")
 app.command()(bench)
 app.add_typer(data)
 app.add_typer(privacy, name="privacy")
+app.add_typer(study)
+app.command()(report)
 
 
 def main() -> None:

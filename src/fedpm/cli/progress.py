@@ -1,8 +1,11 @@
-"""Progress of a run or of a download: a live bar on a terminal, plain lines elsewhere."""
+"""Progress of a run, a study or a download: a live bar on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import (
@@ -14,6 +17,9 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
+
+if TYPE_CHECKING:
+    from fedpm.study.runner import Event
 
 
 @contextmanager
@@ -33,6 +39,36 @@ def round_progress(rounds: int, console: Console) -> Iterator[Callable[[dict[str
                 print(f"round {number}/{rounds}  {figures}  {record['seconds']:.1f} s", flush=True)
             for client, reason in record["rejected"].items():
                 console.print(f"round {number}: left out the upload of client {client}: {reason}", markup=False)
+
+        yield show
+
+
+@contextmanager
+def study_progress(rounds: list[int], console: Console) -> Iterator[Callable[[Event], None]]:
+    """Show how many rounds of how many runs are done, and the time left; gives what takes each event."""
+    figures = TextColumn("{task.fields[figures]}")
+    columns = (TextColumn("rounds"), MofNCompleteColumn(), BarColumn(), figures, TimeRemainingColumn())
+    ended, last = 0, dict[str, int]()
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task("", total=sum(rounds), figures=f"run 0 of {len(rounds)}")
+
+        def show(event: Event) -> None:
+            nonlocal ended
+            name, whole = event.run.name, event.run.config.rounds
+            now = event.record["round"] if event.what == "round" else whole
+            bar.update(task, advance=now - last.get(name, 0))
+            last[name] = now
+            if event.what == "round":
+                return bar.update(task, figures=f"run {ended} of {len(rounds)}  {name} {event.record['accuracy']:.3f}")
+            ended += 1
+            if event.what == "found":
+                return None
+            outcome = {
+                "failed": f"failed: {event.reason}",
+                "done": f"accuracy {event.record.get('accuracy', 0):.3f}  {event.record.get('seconds', 0):.0f} s",
+            }
+            print_ = console.print if console.is_terminal else partial(print, flush=True)
+            print_(f"run {ended} of {len(rounds)}  {name}  {outcome[event.what]}")
 
         yield show
 

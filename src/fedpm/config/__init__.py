@@ -54,6 +54,7 @@ class Config(Section):
     precision: Literal["auto", "float32", "bfloat16"] = Field(
         "auto", description="of training; auto: bfloat16 where the hardware computes in it"
     )
+    tensorboard: bool = Field(False, description="also write TensorBoard events into the run folder")
     data: DataConfig = DataConfig()
     clients: ClientsConfig = ClientsConfig()
     model: ModelConfig = ModelConfig()
@@ -196,15 +197,21 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: not a TOML file ({error})") from None
 
 
-def _apply(settings: dict[str, Any], override: str) -> None:
+def pair(override: str) -> tuple[str, Any]:
+    """Return the key and the value of a ``key=value`` pair; what is not TOML is a bare word, as in algorithm=fedpm."""
     key, equals, text = override.partition("=")
     if not equals or not key:
         raise ConfigError(f"--set {override}: should be KEY=VALUE, such as rounds=5 or local.lr=0.05")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
-        value = text  # a bare word: --set algorithm=fedpm
-    *tables, last = key.strip().split(".")
+        value = text
+    return key.strip(), value
+
+
+def _apply(settings: dict[str, Any], override: str) -> None:
+    key, value = pair(override)
+    *tables, last = key.split(".")
     for table in tables:
         settings = settings.setdefault(table, {})
         if not isinstance(settings, dict):

@@ -74,7 +74,9 @@ class ClientsConfig(Section):
 class ModelConfig(Section):
     """The frozen network."""
 
-    name: Literal["conv4", "conv6", "conv10", "resnet18", "own"] = Field("conv4", description="network")
+    name: Literal[
+        "conv4", "conv6", "conv10", "resnet18", "conv4-slim", "conv6-slim", "conv10-slim", "resnet18-slim", "own"
+    ] = Field("conv4", description="network; a slim one has a quarter of the channels")
     init: Literal["kaiming", "e"] = Field(
         "kaiming", description="σ of the frozen weights: √(2/fan_in), or e/√fan_in as in the authors' code"
     )

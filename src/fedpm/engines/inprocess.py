@@ -38,7 +38,7 @@ class Workers:
         self._count = count
         self._pool = ProcessPoolExecutor(count, get_context("spawn"), _start_worker, (clients,))
         try:
-            with _interrupts_blocked():
+            with interrupts_blocked():
                 for started in [self._pool.submit(os.getpid) for _ in range(count)]:
                     started.result()
         except (BrokenProcessPool, PicklingError, AttributeError, TypeError) as error:
@@ -70,7 +70,7 @@ class Workers:
 
 
 @contextmanager
-def _interrupts_blocked() -> Iterator[None]:
+def interrupts_blocked() -> Iterator[None]:
     """Hold Ctrl-C back while processes start; they inherit the mask, and so leave Ctrl-C to their parent."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
@@ -89,10 +89,11 @@ def _start_worker(clients: Clients) -> None:
     """Prepare a worker process, which never outlives its parent."""
     global _clients
     _clients = clients
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=end_with_parent, daemon=True).start()
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
+    """Wait for the parent process to end, and end then: for a thread of a process that must not outlive it."""
     parent = parent_process()
     if parent is not None:
         connection.wait([parent.sentinel])

@@ -1,0 +1,24 @@
+"""``fedpm report``."""
+
+import webbrowser
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+console = Console(highlight=False, markup=False, soft_wrap=True)
+
+
+def report(
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders of studies or of runs.")],
+    out: Annotated[Path | None, typer.Option(help="Folder of the report (default: report in the first DIR).")] = None,
+    open_: Annotated[bool, typer.Option("--open", help="Show the page in a browser.")] = False,
+) -> None:
+    """Make one page of figures and tables, and files of each: PNG, SVG, PDF; CSV, LaTeX."""
+    from fedpm.report.page import write
+
+    page = write(folders, out or folders[0] / "report")
+    console.print(f"page      {page}\nbeside it figures as PNG, SVG and PDF, tables as CSV and LaTeX")
+    if open_:
+        webbrowser.open(page.resolve().as_uri())

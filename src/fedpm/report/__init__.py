@@ -1,0 +1,1 @@
+"""Reports of studies and runs: figures, tables, and one HTML page."""

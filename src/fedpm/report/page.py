@@ -1,0 +1,99 @@
+"""The report: one HTML page that needs nothing else, and files of its figures and tables."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from html import escape
+from importlib import resources
+from importlib.metadata import version
+from pathlib import Path
+
+from fedpm.files import write_atomically
+from fedpm.report.curves import Drawn
+from fedpm.report.figures import figures, save
+from fedpm.report.style import inline, variables
+from fedpm.report.tables import Table, seeds_of, settings_table, tables
+from fedpm.study.results import Collection, collect
+
+
+def write(folders: Sequence[Path], out: Path) -> Path:
+    """Write the report of studies and runs into a folder, and return its page."""
+    sections = []
+    collections = collect(folders)
+    for number, collection in enumerate(collections):
+        below = out if len(collections) == 1 else out / (collection.folder.name or "runs")
+        drawn, made = figures(collection), tables(collection)
+        settings = settings_table(collection)
+        shown = [_figure(one, save(one, below / "figures"), f"s{number}-{one.name}") for one in drawn]
+        for table in (*made, settings):
+            (below / "tables").mkdir(parents=True, exist_ok=True)
+            write_atomically(below / "tables" / f"{table.name}.csv", table.to_csv().encode())
+            write_atomically(below / "tables" / f"{table.name}.tex", table.to_latex().encode())
+        sections.append(_section(collection, f"s{number}", shown, made, settings, len(collections) > 1))
+    page = out / "index.html"
+    write_atomically(page, _page(collections, sections).encode())
+    return page
+
+
+def _page(collections: list[Collection], sections: list[str]) -> str:
+    title = collections[0].title if len(collections) == 1 else "Report"
+    links = "".join(f'<a href="#s{n}">{escape(c.title)}</a>' for n, c in enumerate(collections))
+    css = variables() + (resources.files("fedpm.report") / "page.css").read_text()
+    head = f"<h1>{escape(title)}</h1>" + (f"<nav>{links}</nav>" if len(collections) > 1 else "")
+    made = f"Made by fedpm {version('fedpm')} on {datetime.now():%Y-%m-%d}. This page needs no other file."
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
+        f"<title>{escape(title)}</title><style>{css}</style></head><body><main>{head}{''.join(sections)}"
+        f"<footer>{escape(made)}</footer></main></body></html>\n"
+    )
+
+
+def _section(
+    collection: Collection, anchor: str, shown: list[str], made: list[Table], settings: Table, titled: bool
+) -> str:
+    first, *others = shown
+    title = f"<h2>{escape(collection.title)}</h2>" if titled else ""
+    unfinished = [run.folder.name for run in collection.runs if not run.summary]
+    return "".join(
+        [
+            f'<section id="{anchor}">{title}{_introduction(collection)}',
+            _note(f"Not finished: {', '.join(unfinished)}.") if unfinished else "",
+            f'<div class="figures">{first}</div>',
+            f'<div class="tables">{"".join(table.to_html() for table in made)}</div>',
+            f'<div class="figures">{"".join(others)}</div>',
+            f"<details><summary>Settings and versions</summary>{settings.to_html()}</details></section>",
+        ]
+    )
+
+
+def _introduction(collection: Collection) -> str:
+    study = collection.study
+    words = [f"{len(collection.groups)} settings, {seeds_of(collection.groups)} each."]
+    if study is None and len(collection.runs) == 1:
+        words = [f"One run, seed {collection.runs[0].seed}."]
+    if study is None:
+        return f'<p class="muted">{escape(words[0])}</p>'
+    if study.paper:
+        words.insert(0, f"In the paper: {study.paper}.")
+    if study.scale:
+        words.append(f"Scale: {study.scale}.")
+    lines = [f"<p>{escape(study.about)}</p>" if study.about else ""]
+    lines.append(f'<p class="muted">{escape(" ".join(words))}</p>')
+    return "".join(lines) + (
+        _note(f"{'What differs from the paper: ' if study.paper else ''}{study.differs}") if study.differs else ""
+    )
+
+
+def _note(text: str) -> str:
+    return f'<p class="differs">{escape(text)}</p>'
+
+
+def _figure(drawn: Drawn, svg: str, name: str) -> str:
+    picture = inline(svg, name)
+    picture = picture.replace("<svg", f'<svg role="img" aria-label="{escape(drawn.title)}"', 1)
+    size = " many" if drawn.figure.get_size_inches()[0] > 9 else ""
+    return (
+        f'<figure id="{name}" class="{"wide" if drawn.wide or size else ""}{size}"><figcaption>'
+        f"<h3>{escape(drawn.title)}</h3><p>{escape(drawn.text)}</p></figcaption>"
+        f'<div class="scroll">{picture}</div></figure>'
+    )

@@ -1,0 +1,55 @@
+"""Colours that colour-blind people can tell apart, in light and in dark, and what else all figures share."""
+
+import re
+from typing import Any
+
+INK, MUTED, GRID = "#1f2328", "#636c76", "#d7dde3"
+PALETTE = {
+    # Okabe and Ito's, but for two that are too light on white: light, dark
+    "blue": ("#0072b2", "#58aee8"),
+    "vermilion": ("#d55e00", "#ff8f50"),
+    "green": ("#009e73", "#3ccfa3"),
+    "purple": ("#b0578d", "#e29ac8"),
+    "orange": ("#c98500", "#f2b53a"),
+    "sky": ("#3a9bd9", "#93d2f8"),
+    "wine": ("#7d2248", "#d9789f"),
+    "grey": ("#7a7a7a", "#a8a8a8"),
+}
+_LIGHT = {name: light for name, (light, _) in PALETTE.items()} | {"ink": INK, "muted": MUTED, "grid": GRID}
+_DARK = {name: dark for name, (_, dark) in PALETTE.items()} | {"ink": "#e6edf3", "muted": "#9aa5b1", "grid": "#2f3742"}
+OF_ALGORITHM = dict(
+    zip(("fedpm", "fedmask", "qsgd", "terngrad", "signsgd", "drive", "eden", "fedavg"), PALETTE, strict=True)
+)
+RC: dict[Any, Any] = {
+    "font.family": "sans-serif", "font.size": 10, "axes.titlesize": 10.5, "axes.titlelocation": "left",
+    "axes.edgecolor": MUTED, "axes.labelcolor": MUTED, "axes.labelsize": 9.5, "axes.titlecolor": INK,
+    "axes.spines.top": False, "axes.spines.right": False, "axes.linewidth": 0.8, "axes.grid": True,
+    "axes.axisbelow": True, "grid.color": GRID, "grid.linewidth": 0.7, "xtick.color": MUTED, "ytick.color": MUTED,
+    "xtick.labelsize": 9, "ytick.labelsize": 9, "text.color": INK, "svg.fonttype": "none", "pdf.fonttype": 42,
+    "lines.solid_capstyle": "round", "figure.dpi": 100,
+}  # fmt: skip
+
+
+def colour(label: str, place: int) -> str:
+    """Return the colour of a series: an algorithm keeps its own everywhere, others take the next one."""
+    names = list(PALETTE)
+    known = OF_ALGORITHM.get(re.split(r"[^a-z]", label.lower())[0], names[place % len(names)])
+    return PALETTE[known][0]
+
+
+def variables() -> str:
+    """Return the colours as CSS, light and dark."""
+    light, dark = (";".join(f"--{name}:{value}" for name, value in colours.items()) for colours in (_LIGHT, _DARK))
+    return f":root{{{light}}}@media screen and (prefers-color-scheme:dark){{:root{{{dark}}}}}"
+
+
+def inline(svg: str, name: str) -> str:
+    """Return a figure's SVG for a page: its colours are the page's, its text is the page's, its names its own."""
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", svg, flags=re.S)
+    for variable, value in _LIGHT.items():
+        svg = svg.replace(value, f"var(--{variable})")
+    svg = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font-size: \1px", svg)
+    for attribute in ('id="', "url(#", 'href="#'):
+        svg = svg.replace(attribute, f"{attribute}{name}-")
+    return re.sub(r"(<svg[^>]*?) width=\"[^\"]*\"", r"\1", re.sub(r"(<svg[^>]*?) height=\"[^\"]*\"", r"\1", svg))

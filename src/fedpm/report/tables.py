@@ -1,0 +1,179 @@
+"""Tables: one content, as HTML, CSV and LaTeX."""
+
+import csv
+import io
+from dataclasses import dataclass
+from html import escape
+from statistics import mean
+
+from fedpm.study.results import Collection, Group, Outcome, flat, overview, spread
+
+QUANTITIES = {
+    "accuracy": "Test accuracy",
+    "uplink_bpp": "Bits per parameter sent up, as really sent",
+    "paper_bpp": "Bits per parameter sent up, by the paper's accounting",
+    "model_bpp": "Bits per parameter of the final model",
+}
+_LATEX = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "–": "--", "ρ": r"$\rho$", "γ": r"$\gamma$",
+    "σ": r"$\sigma$", "θ": r"$\theta$", "×": r"$\times$", "’": "'", "−": "$-$",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What we found, and what the paper says."""
+
+    ours: str
+    paper: str | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table: the first ``labels`` columns name a row, the others hold figures."""
+
+    name: str
+    title: str
+    note: str
+    head: list[str]
+    labels: int
+    rows: list[list[Cell]]
+
+    def flat(self) -> tuple[list[str], list[list[str]]]:
+        """Return head and rows with a column of its own for the paper's figures, where there are any."""
+        both = [any(row[column].paper is not None for row in self.rows) for column in range(len(self.head))]
+        head = [part for name, two in zip(self.head, both, strict=True) for part in _two(name, f"{name} (paper)", two)]
+        rows = [
+            [part for cell, two in zip(row, both, strict=True) for part in _two(cell.ours, cell.paper or "", two)]
+            for row in self.rows
+        ]
+        return head, rows
+
+    def to_csv(self) -> str:
+        """Return the table as CSV."""
+        head, rows = self.flat()
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows([head, *rows])
+        return text.getvalue()
+
+    def to_latex(self) -> str:
+        """Return the table as LaTeX, for the package booktabs."""
+        head, rows = self.flat()
+        lines = [" & ".join(map(_latex, row)) + r" \\" for row in (head, *rows)]
+        columns = "l" * self.labels + "r" * (len(head) - self.labels)
+        caption = rf"\caption{{{_latex(self.title)}. {_latex(self.note)}}}"
+        body = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule"]
+        return "\n".join([r"\begin{table}", r"\centering", caption, *body, r"\end{tabular}", r"\end{table}", ""])
+
+    def to_html(self) -> str:
+        """Return the table as HTML, the paper's figures below ours."""
+        head = "".join(f'<th scope="col">{escape(name)}</th>' for name in self.head)
+        body = "".join(f"<tr>{''.join(map(self._html, range(len(row)), row))}</tr>" for row in self.rows)
+        note = f"<p>{escape(self.note)}</p>" if self.note else ""
+        return (
+            f'<figure class="table {escape(self.name)}"><figcaption><h3>{escape(self.title)}</h3>{note}'
+            f'</figcaption><div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+            "</figure>"
+        )
+
+    def _html(self, column: int, cell: Cell) -> str:
+        paper = f'<small title="in the paper">{escape(cell.paper)}</small>' if cell.paper is not None else ""
+        if column < self.labels:
+            return f'<th scope="row">{escape(cell.ours)}</th>'
+        return f"<td>{escape(cell.ours)}{paper}</td>"
+
+
+def tables(collection: Collection) -> list[Table]:
+    """Return all tables of a collection: like the paper's where there is more than one axis, and the overview."""
+    pivots = [_pivot(collection, quantity) for quantity in QUANTITIES if len(collection.axes) > 1]
+    return [*pivots, _overview(collection)]
+
+
+def _overview(collection: Collection) -> Table:
+    head, rows = overview(collection)
+    note = "Means over the seeds, accuracy ± σ. Bits per parameter and client; bytes of all clients, both ways."
+    if collection.goal is not None:
+        note += f" MB to {collection.goal:g}: until that accuracy is first reached, or how many of the runs reach it."
+    cells = [[Cell(cell) for cell in row] for row in rows]
+    for quantity, column in (("accuracy", "accuracy"), ("paper_bpp", "paper's bpp"), ("model_bpp", "model bpp")):
+        published, place = _published(collection, quantity), head.index(column)
+        for row, group in zip(cells, collection.groups, strict=True):
+            row[place] = Cell(row[place].ours, published.get(tuple(group.labels.values())))
+    if collection.study and collection.study.published:
+        where = "; ".join(table.where for table in collection.study.published)
+        note += f" Small, below ours: the paper's ({where})."
+    return Table("overview", "Everything in one table", note, head, max(1, len(collection.axes)), cells)
+
+
+def _pivot(collection: Collection, quantity: str) -> Table:
+    """Return a figure of every group, the last axis across, with the paper's figure below ours."""
+    published = _published(collection, quantity)
+    *down, across = collection.axes
+    columns = list(dict.fromkeys(group.labels[across] for group in collection.groups))
+    rows: dict[tuple[str, ...], dict[str, Cell]] = {}
+    for group in collection.groups:
+        key = tuple(group.labels[axis] for axis in down)
+        cell = Cell(spread(group.finals(quantity)), published.get(tuple(group.labels.values())))
+        rows.setdefault(key, {})[group.labels[across]] = cell
+    cells = [
+        [*(Cell(label) for label in key), *(found.get(column, Cell("–")) for column in columns)]
+        for key, found in rows.items()
+    ]
+    where = [t.where for t in collection.study.published if t.quantity == quantity] if collection.study else []
+    note = (
+        f"Mean ± σ over seeds. Small, below ours: the paper's ({'; '.join(where)})."
+        if where
+        else "Mean ± σ over seeds."
+    )
+    head = [*down, *(f"{across} = {column}" for column in columns)]
+    return Table(quantity.replace("_", "-"), QUANTITIES[quantity], note, head, len(down), cells)
+
+
+def _published(collection: Collection, quantity: str) -> dict[tuple[str, ...], str]:
+    found = {}
+    for table in collection.study.published if collection.study else []:
+        if table.quantity == quantity:
+            for row in table.rows:
+                size = len(collection.axes)
+                found[tuple(map(str, row[:size]))] = " ± ".join(f"{value:g}" for value in row[size:])
+    return found
+
+
+def settings_table(collection: Collection) -> Table:
+    """Return the settings that all runs share, and the versions of what made them."""
+    settings = [flat(run.config) for run in collection.runs]
+    common = {key: value for key, value in settings[0].items() if all(other.get(key) == value for other in settings)}
+    shown = {key: value for key, value in common.items() if key not in ("data.dir", "data.path", "workers", "seed")}
+    rows = [[Cell(key), Cell(str(value))] for key, value in shown.items()]
+    rows += [[Cell(f"{what} (version)"), Cell(value)] for what, value in _versions(collection.runs)]
+    rows.append([Cell("seeds"), Cell(", ".join(str(seed) for seed in sorted({run.seed for run in collection.runs})))])
+    parameters = sorted({run.summary["parameters"] for run in collection.runs if "parameters" in run.summary})
+    rows.append([Cell("parameters of the network"), Cell(", ".join(f"{count:,}" for count in parameters))])
+    seconds = [record["seconds"] for run in collection.runs for record in run.records]
+    rows.append([Cell("time of all rounds"), Cell(f"{sum(seconds) / 60:.0f} minutes, {mean(seconds):.1f} s a round")])
+    return Table("settings", "Settings and versions", "What all runs share.", ["setting", "value"], 1, rows)
+
+
+def _versions(runs: list[Outcome]) -> list[tuple[str, str]]:
+    found: dict[str, list[str]] = {}
+    for run in runs:
+        for what, value in run.summary.get("versions", {}).items():
+            if value not in found.setdefault(what, []):
+                found[what].append(value)
+    return [(what, ", ".join(values)) for what, values in found.items()]
+
+
+def seeds_of(groups: list[Group]) -> str:
+    """Return how many seeds there are, in words."""
+    counts = sorted({len(group.runs) for group in groups})
+    text = " to ".join(str(count) for count in (counts[0], counts[-1])[: len(counts)])
+    return f"{text} seed{'' if text == '1' else 's'}"
+
+
+def _two(first: str, second: str, both: bool) -> list[str]:
+    return [first, second] if both else [first]
+
+
+def _latex(text: str) -> str:
+    return "".join(_LATEX.get(letter, letter) for letter in text)

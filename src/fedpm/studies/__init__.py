@@ -1,0 +1,1 @@
+"""Studies of the paper's tables and figures, as TOML files."""

@@ -1,0 +1,206 @@
+"""What a study is: a TOML file with a base configuration, settings, and axes whose values are combined.
+
+An axis is the list of values of a key, ``algorithm = ["fedpm", "drive"]``, or a table of labels, each with several
+settings that belong together, ``"0.5" = { "clients.total" = 10, "clients.rho" = 0.5 }``.
+"""
+
+import itertools
+import json
+import re
+import tomllib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+import tomli_w
+from pydantic import Field, ValidationError
+
+from fedpm import config as configs
+from fedpm.config import Config
+from fedpm.config.sections import Section
+from fedpm.errors import ConfigError
+
+Settings = dict[str, Any]
+Axes = dict[str, dict[str, Settings]]
+ScaleName = Literal["small", "paper"]
+
+
+class Published(Section):
+    """Figures that the paper gives: rows of a label of each axis in order, then the mean and perhaps ± σ."""
+
+    quantity: Literal["accuracy", "paper_bpp", "model_bpp"]
+    where: str
+    rows: list[list[str | float]]
+
+
+class Scale(Section):
+    """A size of a study: what it changes, and in words what thereby differs from the paper."""
+
+    base: str | None = None
+    seeds: int = Field(3, gt=0)
+    differs: str = ""
+    settings: Settings = Field(default_factory=dict)
+    axes: dict[str, Any] = Field(default_factory=dict)
+
+
+class StudyFile(Section):
+    """A study as it stands in its file."""
+
+    title: str
+    about: str = ""
+    paper: str = ""
+    base: str = "quickstart"
+    goal: float | None = Field(None, gt=0, le=1, description="accuracy: how many bytes until it is reached?")
+    settings: Settings = Field(default_factory=dict)
+    axes: dict[str, Any] = Field(default_factory=dict)
+    published: list[Published] = Field(default_factory=list)
+    scale: dict[ScaleName, Scale] = Field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a study: its place on each axis, its seed, and what it sets."""
+
+    labels: dict[str, str]
+    seed: int
+    config: Config
+
+    @property
+    def name(self) -> str:
+        """The name of its folder."""
+        words = [re.sub(r"[^\w.]+", "-", label).strip("-") for label in self.labels.values()]
+        return "_".join([*words, f"seed{self.seed}"])
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study at one scale: nothing is left to choose but where it runs and how many seeds."""
+
+    title: str
+    about: str
+    paper: str
+    scale: str
+    differs: str
+    base: str
+    goal: float | None
+    seeds: int
+    settings: Settings
+    axes: Axes
+    published: list[Published]
+
+    def runs(self, seeds: int, overrides: Iterable[str] = ()) -> list[Run]:
+        """Return the runs, seed after seed; every fault in any of their settings is raised here."""
+        common, found, faults = [*_pairs(self.settings), *overrides], [], []
+        for seed, (labels, values) in itertools.product(range(seeds), _combined(self.axes)):
+            base = Path(self.base) if self.base.endswith(".toml") else self.base
+            try:
+                config = configs.load(base, [*common, *_pairs(values), f"seed={seed}"])
+                found.append(Run(labels, seed, config))
+            except ConfigError as error:
+                faults += [line for line in str(error).splitlines() if line not in faults]
+        if faults:
+            raise ConfigError("\n".join(faults))
+        names = [run.name for run in found]
+        if double := [name for name in names if names.count(name) > 1]:
+            raise ConfigError(f"axes: two combinations are both called {double[0]}; give them labels that differ")
+        return found
+
+    def to_toml(self) -> str:
+        """Return all that decides what a run of this study is, for the study's folder."""
+        kept = {key: value for key, value in vars(self).items() if key != "seeds" and value not in (None, "")}
+        return tomli_w.dumps({**kept, "published": [table.model_dump() for table in self.published]})
+
+
+def studies() -> dict[str, StudyFile]:
+    """Return the studies that come with the package."""
+    files = (f for f in resources.files("fedpm.studies").iterdir() if f.name.endswith(".toml"))
+    return {
+        f.name.removesuffix(".toml"): _parse(tomllib.loads(f.read_text()), f.name)
+        for f in sorted(files, key=lambda f: f.name)
+    }
+
+
+def load(name: str, scale: str | None = None, overrides: Iterable[str] = ()) -> Study:
+    """Return a study by its name or its file, at a scale (default: small, where it has scales), with overrides."""
+    file = _find(name)
+    if scale is None:
+        scale = "small" if "small" in file.scale else next(iter(file.scale), "")
+    if scale and scale not in file.scale:
+        there = ", ".join(file.scale) or "none"
+        raise ConfigError(f"--scale {scale}: {name} has no such scale; it has: {there}")
+    sized = file.scale[scale] if scale else Scale()
+    settings = {**file.settings, **sized.settings}
+    axes = {key: _axis(key, values) for key, values in {**file.axes, **sized.axes}.items()}
+    taken = {key for points in axes.values() for point in points.values() for key in point} | {"seed"}
+    changed = list(overrides)
+    for override in changed:
+        key, value = configs.pair(override)
+        if key in taken:
+            raise ConfigError(f"--set {override}: the study itself varies {key}; change that in a file of your own")
+        settings[key] = value
+    base = sized.base or file.base
+    if base.endswith(".toml"):
+        base = str((Path(name).parent / base).resolve())
+    words = [sized.differs, f"Changed on the command line: {', '.join(changed)}." if changed else ""]
+    about = {key: getattr(file, key) for key in ("title", "about", "paper", "goal", "published")}
+    return Study(
+        **about,
+        scale=scale,
+        differs=" ".join(filter(None, words)),
+        base=base,
+        seeds=sized.seeds,
+        settings=settings,
+        axes=axes,
+    )
+
+
+def read(folder: Path) -> Study:
+    """Return the study of a folder that ``to_toml`` was written to."""
+    table = tomllib.loads((folder / "study.toml").read_text())
+    table["published"] = [Published.model_validate(entry) for entry in table["published"]]
+    return Study(**{"about": "", "paper": "", "scale": "", "differs": "", "goal": None, "seeds": 1, **table})
+
+
+def _find(name: str) -> StudyFile:
+    known = studies()
+    if name in known:
+        return known[name]
+    if not name.endswith(".toml"):
+        raise ConfigError(
+            f"{name}: there is no such study; there are: {', '.join(known)}, or a file of your own, .toml"
+        )
+    try:
+        return _parse(tomllib.loads(Path(name).read_text()), name)
+    except OSError as error:
+        raise ConfigError(f"{name}: cannot read this file ({error.strerror})") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{name}: not a TOML file ({error})") from None
+
+
+def _parse(table: dict[str, Any], name: str) -> StudyFile:
+    try:
+        return StudyFile.model_validate(table)
+    except ValidationError as error:
+        faults = (f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
+        raise ConfigError("\n".join(f"{name}: {fault}" for fault in faults)) from None
+
+
+def _axis(key: str, values: Any) -> dict[str, Settings]:
+    if isinstance(values, list) and values:
+        return {str(value): {key: value} for value in values}
+    if isinstance(values, dict) and values and all(isinstance(point, dict) for point in values.values()):
+        return values
+    raise ConfigError(f"axes.{key} should be a list of values of that key, or a table of labels with settings each")
+
+
+def _combined(axes: Axes) -> Iterator[tuple[dict[str, str], Settings]]:
+    """Yield every combination: a label of each axis, and the settings of all of them together."""
+    for points in itertools.product(*(axis.items() for axis in axes.values())):
+        labels = dict(zip(axes, (label for label, _ in points), strict=True))
+        yield labels, {key: value for _, settings in points for key, value in settings.items()}
+
+
+def _pairs(settings: Settings) -> list[str]:
+    return [f"{key}={json.dumps(value)}" for key, value in settings.items()]
