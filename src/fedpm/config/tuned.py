@@ -19,7 +19,7 @@ class Tuned:
 
 TUNED = {
     "fedpm": Tuned(lr=0.1),
-    "fedmask": Tuned(lr=0.1, codec="side-information"),
+    "fedmask": Tuned(lr=0.05, codec="side-information"),
     "fedavg": Tuned(lr=0.001),
     "signsgd": Tuned(lr=0.03, optimiser="sgd", server_lr=0.001),
     "terngrad": Tuned(lr=0.001),
