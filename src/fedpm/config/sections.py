@@ -88,7 +88,7 @@ class LocalConfig(Section):
     epochs: int = Field(3, gt=0, description="local epochs")
     batch_size: int = Field(128, gt=0, description="examples in a minibatch, at most")
     lr: Annotated[float, Field(gt=0)] | Literal["auto"] = Field(
-        "auto", description="learning rate; auto: 0.1 of Adam on the scores, and as tuned for the dense algorithms"
+        "auto", description="learning rate; auto: 0.1 of Adam on FedPM's scores, and as tuned for the other algorithms"
     )
     gradient: Literal["theta", "identity"] = Field(
         "theta", description="straight-through gradient of the Bernoulli sample: times θ, or unchanged"
