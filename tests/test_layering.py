@@ -9,7 +9,8 @@ import fedpm
 
 ORDER = [
     "errors", "files", "rng", "config", "data", "nets", "masking", "training", "codec", "algorithms", "engines",
-    "evaluation", "packing", "artifact", "export", "checkpoint", "methods", "experiment", "rounds", "bench", "cli",
+    "evaluation", "packing", "artifact", "export", "checkpoint", "methods", "experiment", "exchange", "rounds",
+    "flower", "bench", "cli",
 ]  # fmt: skip
 ROOT = Path(fedpm.__file__).parent
 FILES = [file for file in sorted(ROOT.rglob("*.py")) if file != ROOT / "__init__.py"]

@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from fedpm.cli import model
+from fedpm.cli import flower, model
 from fedpm.cli.bench import bench
 from fedpm.cli.data import app as data
 from fedpm.cli.run import keys_help, run
@@ -24,6 +24,7 @@ app.command(epilog=keys_help())(run)
 app.add_typer(model.app, name="model")
 app.command()(bench)
 app.add_typer(data)
+app.add_typer(flower.app, name="flower")
 
 
 def main() -> None:

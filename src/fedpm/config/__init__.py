@@ -8,6 +8,7 @@ import difflib
 import tomllib
 from collections.abc import Iterable, Mapping
 from importlib import resources
+from math import ceil
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, Self, get_args
@@ -23,6 +24,7 @@ from fedpm.config.sections import (
     DenseConfig,
     EdenConfig,
     FedMaskConfig,
+    FlowerConfig,
     LocalConfig,
     ModelConfig,
     QSGDConfig,
@@ -46,7 +48,7 @@ class Config(Section):
         description="how masks are coded on the way up; the choice never changes a mask; auto: shared-randomness "
         "for fedpm, side-information for fedmask",
     )
-    engine: Literal["inprocess"] = Field("inprocess", description="what runs the clients")
+    engine: Literal["inprocess", "flower"] = Field("inprocess", description="what runs the clients")
     workers: Literal["auto"] | int = Field("auto", description="processes that train clients; never changes results")
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1, mps")
     precision: Literal["auto", "float32", "bfloat16"] = Field(
@@ -63,6 +65,7 @@ class Config(Section):
     terngrad: TernGradConfig = TernGradConfig()
     qsgd: QSGDConfig = QSGDConfig()
     eden: EdenConfig = EdenConfig()
+    flower: FlowerConfig = FlowerConfig()
 
     @model_validator(mode="after")
     def _workers(self) -> Self:
@@ -87,6 +90,11 @@ class Config(Section):
                 "a posterior should be of at most 2**16 masks; reset more often"
             )
         return self
+
+    @property
+    def quorum(self) -> int:
+        """The number of clients whose answers a round needs; no client of this process goes missing."""
+        return ceil(self.flower.quorum * self.clients.per_round) if self.engine == "flower" else 0
 
     @property
     def reset_every(self) -> int:
@@ -133,6 +141,8 @@ def to_toml(config: Config) -> str:
 def settings_of(config: Config, without: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
     """Return everything that is set, but what belongs to algorithms other than the chosen one, and ``without``."""
     others = {table for tables in TABLES.values() for table in tables} - TABLES[config.algorithm]
+    if config.engine != "flower":
+        others.add("flower")
     return config.model_dump(exclude_none=True, exclude={**dict.fromkeys(others, True), **without})
 
 

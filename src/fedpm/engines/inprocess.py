@@ -38,7 +38,7 @@ class Workers:
         self._count = count
         self._pool = ProcessPoolExecutor(count, get_context("spawn"), _start_worker, (clients,))
         try:
-            with _interrupts_blocked():
+            with interrupts_blocked():
                 for started in [self._pool.submit(os.getpid) for _ in range(count)]:
                     started.result()
         except (BrokenProcessPool, PicklingError, AttributeError, TypeError) as error:
@@ -70,7 +70,7 @@ class Workers:
 
 
 @contextmanager
-def _interrupts_blocked() -> Iterator[None]:
+def interrupts_blocked() -> Iterator[None]:
     """Hold Ctrl-C back while processes start; they inherit the mask, and so leave Ctrl-C to their parent."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
