@@ -30,7 +30,7 @@ def run(app: Path, superlink: str | None, overrides: list[str]) -> None:
     number = _ask(["run", str(app), *link, *config])["run-id"]
     print(f"run {number} started", flush=True)
     try:
-        subprocess.run([_program("flwr"), "log", number, *link], env=quiet(), check=False)
+        subprocess.run([_program("flwr"), "log", number, *link], env=quiet(), check=False, stderr=subprocess.DEVNULL)
         status, details = _followed(number, link)
     except KeyboardInterrupt:
         stop = " ".join(["fedpm flower flwr stop", number, *link])

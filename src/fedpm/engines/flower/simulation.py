@@ -28,6 +28,9 @@ from flwr.simulation import run_simulation  # noqa: E402
 from fedpm.engines.flower import perform, records  # noqa: E402
 from fedpm.engines.flower.fleet import Fleet  # noqa: E402
 
+_LONGEST = 48
+"""Characters of a folder in which Ray can still name its sockets: the system allows them 107."""
+
 
 class Simulation:
     """Runs each client as a node of Flower's own simulation; this process is the server."""
@@ -38,7 +41,7 @@ class Simulation:
         self._home = tempfile.TemporaryDirectory(prefix="fedpm-flower-")
         os.environ.setdefault("FLWR_HOME", self._home.name)  # where Flower would leave files behind
         logging.getLogger("flwr").setLevel(logging.ERROR)
-        _start_ray(workers * clients.threads)
+        _start_ray(workers * clients.threads, self._home.name)
         grids: Queue[Grid] = Queue()
         resources = {"client_resources": {"num_cpus": clients.threads, "num_gpus": 0}}
         nodes = client_app(ray.put(clients), total), total, resources
@@ -106,12 +109,14 @@ def _fetched(clients: Any) -> Clients:
     return found
 
 
-def _start_ray(cores: int) -> None:
+def _start_ray(cores: int, home: str) -> None:
     """Start a Ray for this machine alone, or join the cluster that the user names."""
     options: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
     if "RAY_ADDRESS" not in os.environ:
         os.environ.update(LOOPBACK)
         options["num_cpus"] = cores
+        if len(home) < _LONGEST:
+            options["_temp_dir"] = home  # which is removed in the end
     with interrupts_blocked(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
