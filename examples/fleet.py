@@ -1,4 +1,4 @@
-"""A fleet on this machine: a SuperLink and two SuperNodes as processes of their own, with TLS and node keys.
+"""A fleet on this machine: SuperLink, gate and two SuperNodes as processes of their own, with TLS and node keys.
 
 Run it from anywhere: python examples/fleet.py. It needs Flower (pip install 'fedpm[flower]'), takes about a minute, and
 leaves nothing behind. docs/deploying.md gives the same commands for machines of their own.
@@ -18,12 +18,11 @@ FEDPM = str(Path(sys.executable).with_name("fedpm"))
 
 
 class Fleet:
-    """SuperLink and SuperNodes on 127.0.0.1, for as long as the context lasts."""
+    """SuperLink, gate and SuperNodes on 127.0.0.1, for as long as the context lasts."""
 
-    def __init__(self, folder: Path, nodes: int = 2, superlink: str | None = None) -> None:
+    def __init__(self, folder: Path, nodes: int = 2) -> None:
         self.folder, self.nodes, self.keys = folder, nodes, folder / "keys"
-        self.port = free_port()
-        self.address = superlink or f"127.0.0.1:{self.port}"  # a relay's, to count bytes
+        self.port, self.gate = free_port(), free_port()
         self.environment = {**os.environ, "FLWR_HOME": str(folder / "home"), "OMP_NUM_THREADS": "1"}
         self.environment["FLWR_SUPEREXEC_TASK_POLL_INTERVAL"] = "0.1"  # a fleet for trials need not be patient
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -37,6 +36,7 @@ class Fleet:
             lines = [f"{key} = {json.dumps(value)}" for key, value in connection.items()]
             (home / "config.toml").write_text("\n".join(["[superlink.loopback]", *lines, ""]))
             self.start_superlink()
+            self.start_gate()
             for number in range(self.nodes):
                 public = str(self.keys / f"node-{number}.pub")
                 self.fedpm("flwr", "supernode", "register", public, "loopback").check_returncode()
@@ -69,25 +69,39 @@ class Fleet:
         """Start the SuperLink, and wait until it listens."""
         certificate = ["--ssl-ca-certfile", f"{self.keys}/ca.pem", "--ssl-certfile", f"{self.keys}/server.pem"]
         place = ["--ssl-keyfile", f"{self.keys}/server.key", "--host", "127.0.0.1", "--port", str(self.port)]
-        process = self.start("superlink", "superlink", *certificate, *place, "--enable-supernode-auth")
+        self.start("superlink", "superlink", *certificate, *place, "--enable-supernode-auth")
+        self.wait("superlink", self.port)
+
+    def start_gate(self) -> None:
+        """Start the gate, through which SuperNodes reach the SuperLink and nobody else does."""
+        listen, superlink = f"127.0.0.1:{self.gate}", f"127.0.0.1:{self.port}"
+        self.start("gate", "gate", "--listen", listen, "--superlink", superlink, "--keys", str(self.keys))
+        self.wait("gate", self.gate)
+
+    def wait(self, name: str, port: int) -> None:
+        """Wait until a process listens."""
         end = time.monotonic() + 120
         while True:
             try:
-                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+                socket.create_connection(("127.0.0.1", port), timeout=1).close()
                 return
             except OSError:
-                if process.poll() is not None or time.monotonic() > end:
-                    raise RuntimeError((self.folder / "superlink.log").read_text()) from None
+                if self.processes[name].poll() is not None or time.monotonic() > end:
+                    raise RuntimeError((self.folder / f"{name}.log").read_text()) from None
                 time.sleep(0.1)
+
+    def address(self, node: int) -> str:
+        """Return where a SuperNode reaches the SuperLink."""
+        return f"127.0.0.1:{self.gate}"
 
     def start_node(self, number: int, key: str | None = None, config: str | None = None) -> subprocess.Popen[bytes]:
         """Start a SuperNode, which hosts every client whose number leaves the rest ``number``."""
         config = config or f"partition-id={number} num-partitions={self.nodes}"
         secret = key or str(self.keys / f"node-{number}")
         return self.start(
-            f"node-{number}", "supernode", "--superlink", self.address, "--root-certificates", f"{self.keys}/ca.pem",
-            "--auth-supernode-private-key", secret, "--host", "127.0.0.1", "--port", str(free_port()),
-            "--node-config", config,
+            f"node-{number}", "supernode", "--superlink", self.address(number),
+            "--root-certificates", f"{self.keys}/ca.pem", "--auth-supernode-private-key", secret,
+            "--host", "127.0.0.1", "--port", str(free_port()), "--node-config", config,
         )  # fmt: skip
 
     def stop(self, name: str) -> None:

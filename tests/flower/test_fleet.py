@@ -165,6 +165,19 @@ def test_a_node_with_a_key_that_is_not_registered_is_refused(fleet: Fleet, tmp_p
     assert "Failed to initialize the connection to the SuperLink" in (fleet.folder / "node-9.log").read_text()
 
 
+@pytest.mark.parametrize("path", ["/v1/control/list-runs", "/v1/fleet/..%2fcontrol%2flist-runs", "/v1/runtime/x", "/"])
+def test_the_gate_lets_nodes_through_and_nobody_else(fleet: Fleet, path: str) -> None:
+    import ssl
+
+    import httpx
+
+    trusted = ssl.create_default_context(cafile=fleet.keys / "ca.pem")
+    with httpx.Client(verify=trusted, trust_env=False) as client:
+        assert client.post(f"https://127.0.0.1:{fleet.gate}{path}").status_code == 404
+        # a node's call arrives, and without a signature the SuperLink itself refuses it
+        assert client.post(f"https://127.0.0.1:{fleet.gate}/v1/fleet/pull-messages").status_code == 401
+
+
 def test_nothing_outlives_a_superlink_and_nodes_that_are_killed(fleet: Fleet) -> None:
     for name in list(fleet.processes):
         fleet.processes[name].kill()

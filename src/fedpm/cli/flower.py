@@ -1,5 +1,6 @@
 """``fedpm flower``."""
 
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -60,6 +61,27 @@ def certificates(
 
     for file in make(folder, host or ["127.0.0.1", "localhost"], nodes, days):
         print(file)
+
+
+@app.command()
+def gate(
+    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where SuperNodes reach the gate.")],
+    superlink: Annotated[str, typer.Option(metavar="HOST:PORT", help="The SuperLink, on an address of its own.")],
+    keys: Annotated[Path, typer.Option(help="A folder with ca.pem, server.pem and server.key.")],
+) -> None:
+    """Let SuperNodes through to a SuperLink, and nobody else: neither runs nor keys can be submitted here."""
+    for option, address in (("--listen", listen), ("--superlink", superlink)):
+        if not re.fullmatch(r"[^\s:]+:[0-9]{1,5}", address):
+            raise ConfigError(f"{option} {address}: should be HOST:PORT, such as 0.0.0.0:9443")
+    missing = [name for name in ("ca.pem", "server.pem", "server.key") if not (keys / name).is_file()]
+    if missing:
+        raise ConfigError(f"--keys {keys}: has no {', '.join(missing)}; make them with: fedpm flower certificates")
+    from fedpm.engines.flower.environment import require_flower
+
+    require_flower()
+    from fedpm.flower.gate import serve
+
+    serve(listen, superlink, keys)
 
 
 def _through(name: str, command: str) -> None:

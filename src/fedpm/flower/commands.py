@@ -30,7 +30,9 @@ def run(app: Path, superlink: str | None, overrides: list[str]) -> None:
     number = _ask(["run", str(app), *link, *config])["run-id"]
     print(f"run {number} started", flush=True)
     try:
-        subprocess.run([_program("flwr"), "log", number, *link], env=quiet(), check=False, stderr=subprocess.DEVNULL)
+        subprocess.run(  # noqa: S603 - our own words
+            [_program("flwr"), "log", number, *link], env=quiet(), check=False, stderr=subprocess.DEVNULL
+        )
         status, details = _followed(number, link)
     except KeyboardInterrupt:
         stop = " ".join(["fedpm flower flwr stop", number, *link])
@@ -51,7 +53,7 @@ def _followed(number: str, link: list[str]) -> tuple[str, str]:
 
 def _ask(arguments: list[str]) -> Any:
     """Return what ``flwr`` answers, as JSON."""
-    done = subprocess.run(
+    done = subprocess.run(  # noqa: S603 - our own words, and the user's
         [_program("flwr"), *arguments, "--format", "json"], env=quiet(), capture_output=True, text=True, check=False
     )
     try:
