@@ -305,6 +305,21 @@ def test_a_quorum_of_nodes_goes_on_without_the_others() -> None:
         assert result.file.to_bytes() == expected(found, {(1, 1), (2, 1)})
 
 
+def test_a_node_that_goes_just_before_its_message_is_absent() -> None:
+    with nodes([0, 1], 2, clients={"total": 2}, rounds=1) as found:
+        fleet = found.fleet(quorum=1, deadline=60)
+        leaving = list(found.contexts)[1]
+        push = found.grid.push_messages
+
+        def push_after(messages: list[Message]) -> object:
+            if messages[0].metadata.message_type == "train" and leaving in found.state.nodes:
+                found.state.nodes.pop(leaving)
+            return push(messages)
+
+        found.grid.push_messages = push_after  # type: ignore[method-assign]
+        assert train(found, fleet).rounds[0]["faults"] == {"absent": 1}
+
+
 def test_a_client_stays_with_the_node_that_had_it_first(capsys: pytest.CaptureFixture[str]) -> None:
     with nodes([0, 1], 2, clients={"total": 2}, rounds=1) as found:
         fleet = found.fleet(quorum=2, deadline=60)

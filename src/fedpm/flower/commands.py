@@ -26,7 +26,8 @@ def run(app: Path, superlink: str | None, overrides: list[str]) -> None:
     if not (app / "pyproject.toml").is_file():
         raise ConfigError(f"{app}: not an app folder, it has no pyproject.toml; make one with: fedpm flower init {app}")
     link = [] if superlink is None else [superlink]
-    config = [part for override in overrides for part in ("--run-config", _toml(override))]
+    # all in one: of several --run-config, Flower keeps the last key of a table only
+    config = ["--run-config", " ".join(map(_toml, overrides))] if overrides else []
     number = _ask(["run", str(app), *link, *config])["run-id"]
     print(f"run {number} started", flush=True)
     try:

@@ -56,8 +56,10 @@ class Fleet:
         """Yield the answers in order, with a fault for each client that gave none, and those that came too late."""
         nodes = self._gather(round, [task.client for task in tasks])
         end = time.monotonic() + self._limits.deadline
-        sent = [self._send(Sent(task, nodes[task.client], round)) for task in tasks if task.client in nodes]
-        pending, answers = dict(sent), dict[int, ClientResult | Fault]()
+        pending, answers = dict[str, Sent](), dict[int, ClientResult | Fault]()
+        for task in tasks:
+            if task.client in nodes:
+                pending.update(self._send(Sent(task, nodes[task.client], round)))
         late: list[tuple[int, Fault]] = []
         for _ in self._polls(end):
             if not pending:
@@ -68,7 +70,7 @@ class Fleet:
                     continue
                 note = pending.pop(message)
                 if isinstance(reply, Fault) and reply.kind == "lacks" and not note.whole:
-                    pending.update([self._send(replace(note, whole=True))])
+                    pending.update(self._send(replace(note, whole=True)))
                     continue
                 answers[note.task.client] = self._settled(note, reply)
         self._overdue.update(pending)
@@ -85,8 +87,11 @@ class Fleet:
 
     # -- messages -----------------------------------------------------------------------------------------
 
-    def _send(self, note: Sent) -> tuple[str, Sent]:
-        """Send a client its broadcast: the whole one, if it does not hold what the brief one builds on."""
+    def _send(self, note: Sent) -> dict[str, Sent]:
+        """Send a client its broadcast, the whole one if it does not hold what the brief one builds on.
+
+        The message is returned by its name; without one, its node has just gone.
+        """
         task, limits = note.task, self._limits
         broadcast, resent = task.broadcast, 0
         unknown = self._held.get(task.client) != (note.node, note.round - 1)
@@ -95,13 +100,10 @@ class Fleet:
             resent = len(broadcast) - (0 if note.whole else len(task.broadcast))
         request = Request(task.client, note.round, limits.deadline, broadcast)
         message = replies.ask(request, note.node, limits.deadline + _AFTERLIFE)
-        return self._push(message), replace(note, resent=resent)
+        return {name: replace(note, resent=resent) for name in self._push(message)}
 
-    def _push(self, message: Message) -> str:
-        ids = list(self._grid.push_messages([message]))
-        if not ids or not ids[0]:
-            raise EngineError("Flower's SuperLink does not take a message for a node: see its log for the reason")
-        return ids[0]
+    def _push(self, message: Message) -> list[str]:
+        return [name for name in self._grid.push_messages([message]) if name]
 
     def _pull(self, ids: list[str]) -> Iterator[tuple[str, ClientResult | Fault]]:
         """Yield what came in, by the message that it answers: the sender's own word is no proof."""
@@ -160,7 +162,8 @@ class Fleet:
         self._hosts = {node: clients for node, clients in self._hosts.items() if node in online}
         self._asked = {message: node for message, node in self._asked.items() if node in online}
         for node in sorted(online - set(self._hosts) - set(self._asked.values())):
-            self._asked[self._push(replies.ask_hosted(node, self._limits.patience + _AFTERLIFE))] = node
+            for name in self._push(replies.ask_hosted(node, self._limits.patience + _AFTERLIFE)):
+                self._asked[name] = node
         if self._asked:
             for reply in self._grid.pull_messages(list(self._asked)):
                 node = self._asked.pop(reply.metadata.reply_to_message_id)
