@@ -11,8 +11,6 @@ from examples.fleet import FEDPM, Fleet
 
 from fedpm.data.datasets import digits
 
-pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedpm[flower]'")
-
 
 def sets(*settings: str) -> list[str]:
     return [part for setting in settings for part in ("--set", setting)]

@@ -21,6 +21,7 @@ from fedpm.experiment import Experiment
 from tests.conftest import small_net
 from tests.flower.conftest import lines, processes, sets
 
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedpm[flower]'")
 pytestmark = [pytest.mark.flower, pytest.mark.slow]
 
 FAULTY = '''

@@ -9,6 +9,7 @@ from examples.fleet import FEDPM
 
 from tests.flower.conftest import lines, processes, sets
 
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedpm[flower]'")
 pytestmark = [pytest.mark.flower, pytest.mark.slow]
 
 
