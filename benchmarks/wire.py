@@ -11,6 +11,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 from examples.fleet import Fleet, free_port
@@ -32,10 +33,10 @@ class Relay:
                 threading.Thread(target=self._pump, args=pair, daemon=True).start()
 
     def _pump(self, source: socket.socket, sink: socket.socket, way: str) -> None:
-        while data := source.recv(65536):
-            self.traffic[way] += len(data)
-            sink.sendall(data)
-        sink.close()
+        with suppress(OSError), source, sink:
+            while data := source.recv(65536):
+                self.traffic[way] += len(data)
+                sink.sendall(data)
 
 
 class Counted(Fleet):

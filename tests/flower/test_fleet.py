@@ -4,6 +4,7 @@ import importlib.util
 import json
 import os
 import signal
+import ssl
 import subprocess
 import time
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from tests.conftest import small_net
 from tests.flower.conftest import lines, processes, sets
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedpm[flower]'")
+httpx = pytest.importorskip("httpx")  # comes with Flower
 pytestmark = [pytest.mark.flower, pytest.mark.slow]
 
 FAULTY = '''
@@ -167,16 +169,15 @@ def test_a_node_with_a_key_that_is_not_registered_is_refused(fleet: Fleet, tmp_p
 
 
 @pytest.mark.parametrize("path", ["/v1/control/list-runs", "/v1/fleet/..%2fcontrol%2flist-runs", "/v1/runtime/x", "/"])
-def test_the_gate_lets_nodes_through_and_nobody_else(fleet: Fleet, path: str) -> None:
-    import ssl
-
-    import httpx
-
+def test_the_gate_lets_calls_of_nodes_through_and_no_others(fleet: Fleet, path: str) -> None:
     trusted = ssl.create_default_context(cafile=fleet.keys / "ca.pem")
     with httpx.Client(verify=trusted, trust_env=False) as client:
-        assert client.post(f"https://127.0.0.1:{fleet.gate}{path}").status_code == 404
-        # a node's call arrives, and without a signature the SuperLink itself refuses it
-        assert client.post(f"https://127.0.0.1:{fleet.gate}/v1/fleet/pull-messages").status_code == 401
+        inside, outside = (f"https://127.0.0.1:{port}" for port in (fleet.port, fleet.gate))
+        assert client.post(outside + path).status_code == 404
+        assert client.post(inside + "/v1/control/list-runs").status_code != 404
+        answers = [client.post(place + "/v1/fleet/pull-messages") for place in (inside, outside)]
+        assert answers[0].status_code == answers[1].status_code != 404
+        assert answers[0].content == answers[1].content
 
 
 def test_nothing_outlives_a_superlink_and_nodes_that_are_killed(fleet: Fleet) -> None:

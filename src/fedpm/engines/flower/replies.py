@@ -15,6 +15,7 @@ FAULTS = {"absent", "crashed", "error", "lacks", "silent"}
 """The faults that a client may report of itself."""
 _METRICS = ("train_", "uplink_")
 _CODES = {
+    ErrorCode.UNKNOWN: "crashed",  # a Ray actor that died
     ErrorCode.CLIENT_APP_CRASHED: "crashed",
     ErrorCode.NODE_UNAVAILABLE: "crashed",
     ErrorCode.MESSAGE_UNAVAILABLE: "silent",
@@ -63,5 +64,5 @@ def _values(reply: Message) -> Mapping[str, Any]:
 
 
 def _error(reply: Message) -> Fault:
-    reason = (reply.error.reason or "Flower gives no reason")[:LONGEST]
+    reason = " ".join((reply.error.reason or "Flower gives no reason").split())[:LONGEST]
     return Fault(_CODES.get(reply.error.code, "error"), reason)

@@ -40,7 +40,7 @@ class Simulation:
         self._failed: list[BaseException] = []
         self._home = tempfile.TemporaryDirectory(prefix="fedpm-flower-")
         os.environ.setdefault("FLWR_HOME", self._home.name)  # where Flower would leave files behind
-        logging.getLogger("flwr").setLevel(logging.ERROR)
+        logging.getLogger("flwr").setLevel(logging.CRITICAL)  # errors of clients are counted and shown as faults
         _start_ray(workers * clients.threads, self._home.name)
         grids: Queue[Grid] = Queue()
         resources = {"client_resources": {"num_cpus": clients.threads, "num_gpus": 0}}
