@@ -302,6 +302,8 @@ def test_a_quorum_of_nodes_goes_on_without_the_others() -> None:
         result = train(found, found.fleet(quorum=2, deadline=60, patience=0.5))
         assert [record["faults"] for record in result.rounds] == [{"absent": 1}, {"absent": 1}]
         assert result.rounds[0]["rejected"] == {"1": "its node is not connected"}
+        sent = [size for round, _, size in found.asked if round == 2]
+        assert result.rounds[1]["downlink_bytes"] == sum(sent), "who is absent is sent nothing"
         assert result.file.to_bytes() == expected(found, {(1, 1), (2, 1)})
 
 
@@ -331,6 +333,21 @@ def test_a_client_stays_with_the_node_that_had_it_first(capsys: pytest.CaptureFi
             fleet._connected()
         assert fleet._connected() == mine
     assert f"node {impostor} hosts client 0 too: left out there" in capsys.readouterr().out
+
+
+def test_a_node_that_cannot_say_whom_it_hosts_is_left_out_with_the_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    with nodes([0, 1], 2, clients={"total": 2}, rounds=1) as found:
+        honest = found.answer
+
+        def confused(message: Message, context: Context) -> Message | None:
+            if message.metadata.message_type == "query" and context.node_config["partition-id"] == 1:
+                return raw(message, clients=[5, -1])
+            return honest(message, context)
+
+        found.answer = confused  # type: ignore[method-assign]
+        result = train(found, found.fleet(quorum=1, deadline=60, patience=2.0))
+    assert result.rounds[0]["faults"] == {"absent": 1}
+    assert "is left out (garbage): hosts clients [5, -1]: should be numbers from 0 to 1" in capsys.readouterr().out
 
 
 def test_a_node_without_a_partition_is_left_out_with_the_reason() -> None:

@@ -40,7 +40,10 @@ class Clients:
 
 @dataclass(frozen=True)
 class Fault:
-    """Why no reply of a client can be used: the word under which it is counted, and a sentence."""
+    """Why no reply of a client can be used: the word under which it is counted, and a sentence.
+
+    ``resent`` counts what the client was sent beyond its broadcast; it is negative if that was not sent either.
+    """
 
     kind: str
     reason: str

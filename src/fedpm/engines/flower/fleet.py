@@ -77,8 +77,8 @@ class Fleet:
         for note in pending.values():
             reason = f"no answer within {self._limits.deadline:g} s (flower.deadline)"
             answers[note.task.client] = Fault("silent", reason, note.resent)
-        absent = Fault("absent", "its node is not connected")
         for task in tasks:
+            absent = Fault("absent", "its node is not connected", -len(task.broadcast))
             yield task.client, answers.get(task.client, absent)
         yield from late
 
@@ -172,6 +172,8 @@ class Fleet:
 
     def _admit(self, node: int, clients: list[int] | Fault) -> None:
         """Note what a node hosts; a client that another node hosts stays with that one."""
+        if isinstance(clients, Fault) and clients.kind in ("crashed", "silent"):
+            return  # if it is still there, it is asked again
         if isinstance(clients, Fault):
             self._say(f"node {node} is left out ({clients.kind}): {clients.reason}")
             clients = []
