@@ -44,12 +44,16 @@ def lines(folder: Path) -> list[str]:
     return [line.split('"seconds"')[0] for line in (folder / "rounds.jsonl").read_text().splitlines()]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """SuperLink, gate and two nodes; in the end they are killed, and nothing may outlive them."""
     folder = tmp_path_factory.mktemp("fleet")
     with Fleet(folder) as running:
         yield running
-    assert not processes(str(folder), patience=20), "no process outlives its fleet"
+        for name in list(running.processes):
+            running.processes[name].kill()
+            running.processes.pop(name).wait()
+    assert not processes(str(folder), patience=30)
 
 
 def processes(mark: str, patience: float = 0.0) -> list[str]:

@@ -20,7 +20,7 @@ from fedpm.engines.base import Fault, Task
 from fedpm.engines.inprocess import Sequential
 from fedpm.experiment import Experiment
 from tests.conftest import small_net
-from tests.flower.conftest import lines, processes, sets
+from tests.flower.conftest import lines, sets
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedpm[flower]'")
 httpx = pytest.importorskip("httpx")  # comes with Flower
@@ -178,10 +178,3 @@ def test_the_gate_lets_calls_of_nodes_through_and_no_others(fleet: Fleet, path: 
         answers = [client.post(place + "/v1/fleet/pull-messages") for place in (inside, outside)]
         assert answers[0].status_code == answers[1].status_code != 404
         assert answers[0].content == answers[1].content
-
-
-def test_nothing_outlives_a_superlink_and_nodes_that_are_killed(fleet: Fleet) -> None:
-    for name in list(fleet.processes):
-        fleet.processes[name].kill()
-        fleet.processes.pop(name).wait()
-    assert not processes(str(fleet.folder), patience=20)
