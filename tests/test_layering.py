@@ -8,8 +8,8 @@ import pytest
 import fedpm
 
 ORDER = [
-    "errors", "files", "rng", "config", "data", "nets", "masking", "training", "codec", "algorithms", "engines",
-    "evaluation", "packing", "artifact", "export", "checkpoint", "methods", "experiment", "exchange", "rounds",
+    "errors", "files", "wording", "rng", "config", "data", "nets", "masking", "training", "codec", "algorithms",
+    "engines", "evaluation", "packing", "artifact", "export", "checkpoint", "methods", "experiment", "exchange", "rounds",
     "flower", "bench", "cli",
 ]  # fmt: skip
 ROOT = Path(fedpm.__file__).parent

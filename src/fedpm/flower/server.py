@@ -6,7 +6,7 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedpm import rounds
+from fedpm import rounds, wording
 from fedpm.checkpoint import Record, RunFolder
 from fedpm.config import Config, settings_of
 from fedpm.engines.flower.fleet import Fleet
@@ -58,13 +58,8 @@ def _results(config: Config) -> dict[str, Any]:
 
 def _show(total: int) -> Any:
     def show(record: Record) -> None:
-        up, down, seconds = record["uplink_bpp"], record["downlink_bpp"], record["seconds"]
-        _say(
-            f"round {record['round']}/{total}  accuracy {record['accuracy']:.3f}  up {up:.3f} bpp  down {down:.3f} bpp"
-            f"  {seconds:.1f} s"
-        )
-        for client, reason in record["rejected"].items():
-            _say(f"round {record['round']}: left out the upload of client {client}: {reason}")
+        for sentence in (wording.line(record, total), *wording.complaints(record)):
+            _say(sentence)
 
     return show
 
