@@ -9,8 +9,8 @@ import fedpm
 
 ORDER = [
     "errors", "files", "wording", "rng", "config", "data", "nets", "masking", "training", "codec", "algorithms",
-    "engines", "evaluation", "packing", "artifact", "export", "checkpoint", "methods", "experiment", "exchange", "rounds",
-    "flower", "bench", "cli",
+    "engines", "evaluation", "packing", "artifact", "export", "checkpoint", "methods", "experiment", "exchange",
+    "rounds", "flower", "bench", "cli",
 ]  # fmt: skip
 ROOT = Path(fedpm.__file__).parent
 FILES = [file for file in sorted(ROOT.rglob("*.py")) if file != ROOT / "__init__.py"]

@@ -27,7 +27,7 @@ httpx = pytest.importorskip("httpx")  # comes with Flower
 pytestmark = [pytest.mark.flower, pytest.mark.slow]
 
 FAULTY = '''
-"""In round 1, client 1 exits in its work, client 2 sends garbage, and client 3 never answers."""
+"""Client 1 exits in its work, client 2 sends garbage, and client 3 never answers."""
 import os, time
 from flwr.clientapp import ClientApp
 from torch import nn
@@ -41,8 +41,8 @@ app.query()(client.query)
 @app.train()
 def train(message, context):
     request = records.read_request(message)
-    os.environ["FAULT"] = str(request.client) if request.round == 1 else ""
-    if request.round == 1 and request.client == 2:
+    os.environ["FAULT"] = str(request.client)
+    if request.client == 2:
         return records.reply(message, Answer(payload=b"garbage" * 100))
     return client.train(message, context)
 
@@ -79,14 +79,14 @@ def test_a_run_that_fails_says_why_and_ends_with_exit_code_one(parity: Path, fle
 
 
 class Heard:
-    """The embedded engine, to which clients 1, 2 and 3 are lost in round 1."""
+    """The embedded engine, to which clients 1, 2 and 3 are lost."""
 
     def __init__(self, experiment: Experiment) -> None:
         self.inner = Sequential(experiment.clients)
 
     def run(self, round: int, tasks: list[Task]) -> Iterator[tuple[int, ClientResult | Fault]]:
         for task in tasks:
-            if round == 1 and task.client:
+            if task.client:
                 yield task.client, Fault("lost", "")
             else:
                 yield from self.inner.run(round, [task])
@@ -101,7 +101,7 @@ def test_the_round_goes_on_without_clients_that_exit_send_garbage_or_never_answe
     start = time.monotonic()
     assert fleet.fedpm("init", "how-busy-this-machine-is").returncode == 0
     deadline = max(20.0, 60 * (time.monotonic() - start))  # for a node that does two clients' work, one after another
-    chosen = [*settings, "rounds=2", "flower.quorum=0.25", f"flower.deadline={deadline}"]
+    chosen = [*settings, "rounds=1", "flower.quorum=0.25", f"flower.deadline={deadline}"]
     assert fleet.fedpm("init", "faulty", *sets(*chosen)).returncode == 0
     app = fleet.folder / "faulty"
     (app / "faulty.py").write_text(FAULTY)
@@ -109,10 +109,9 @@ def test_the_round_goes_on_without_clients_that_exit_send_garbage_or_never_answe
     (app / "pyproject.toml").write_text(project.replace("fedpm.flower.client:app", "faulty:app"))
     done = fleet.fedpm("run", "faulty", "loopback", "--set", "app.network=faulty:network", "--set", "app.out=runs/f")
     assert done.returncode == 0, done.stdout + done.stderr
-    first, second = (json.loads(line) for line in (fleet.folder / "runs/f/rounds.jsonl").read_text().splitlines())
+    first = json.loads((fleet.folder / "runs/f/rounds.jsonl").read_text())
     assert first["faults"] == {"crashed": 1, "garbage": 1, "silent": 1}
     assert "ended with code 7" in first["rejected"]["1"]
-    assert second["faults"] == {}, "they are well again"
     reference = rounds.run(configs.load("quickstart", chosen), net=small_net(), start=Heard)
     assert (fleet.folder / "runs/f/model.fedpm").read_bytes() == reference.file.to_bytes()
 

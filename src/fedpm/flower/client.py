@@ -3,6 +3,7 @@
 import pickle
 import subprocess
 import sys
+import time
 from typing import Any
 
 from flwr.app import Context, Message
@@ -28,13 +29,16 @@ def train(message: Message, context: Context) -> Message:
     hosted = records.clients_of(context, _total(context))
     if request.client not in hosted:
         return records.reply(message, Answer(fault="absent", reason=f"this node hosts clients {hosted} only"))
-    answer, memory = supervised(context, request, records.recall(context))
+    left = request.limit - max(0.0, time.time() - message.metadata.created_at)  # when the server stops waiting
+    answer, memory = supervised(context, request, records.recall(context), left)
     records.remember(context, memory)
     return records.reply(message, answer)
 
 
-def supervised(context: Context, request: Request, memory: Memory) -> tuple[Answer, Memory]:
+def supervised(context: Context, request: Request, memory: Memory, seconds: float) -> tuple[Answer, Memory]:
     """Let a process of its own do the work: one that crashes or hangs holds up neither this node nor the server."""
+    if seconds <= 0:
+        return Answer(fault="silent", reason="the deadline had passed before this node could start"), memory
     job = {
         "path": sys.path,
         "run": dict(context.run_config),
@@ -46,9 +50,11 @@ def supervised(context: Context, request: Request, memory: Memory) -> tuple[Answ
         [sys.executable, "-m", "fedpm.flower.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     try:
-        written, _ = worker.communicate(pickle.dumps(job), timeout=request.limit)
+        written, _ = worker.communicate(pickle.dumps(job), timeout=seconds)
     except subprocess.TimeoutExpired:
-        return Answer(fault="silent", reason=f"the client's work took longer than {request.limit:g} s"), memory
+        return Answer(
+            fault="silent", reason=f"the client's work was ended at the deadline, after {seconds:.0f} s"
+        ), memory
     finally:
         worker.kill()
         worker.wait()
