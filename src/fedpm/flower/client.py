@@ -52,9 +52,7 @@ def supervised(context: Context, request: Request, memory: Memory, seconds: floa
     try:
         written, _ = worker.communicate(pickle.dumps(job), timeout=seconds)
     except subprocess.TimeoutExpired:
-        return Answer(
-            fault="silent", reason=f"the client's work was ended at the deadline, after {seconds:.0f} s"
-        ), memory
+        return Answer(fault="silent", reason=f"its work was ended at the deadline, after {seconds:.0f} s"), memory
     finally:
         worker.kill()
         worker.wait()
