@@ -8,9 +8,9 @@ import pytest
 import fedpm
 
 ORDER = [
-    "errors", "files", "rng", "config", "participation", "data", "nets", "masking", "training", "privacy", "codec",
-    "algorithms", "engines", "evaluation", "packing", "artifact", "export", "checkpoint", "methods", "experiment",
-    "board", "observe", "rounds", "bench", "study", "report", "cli",
+    "errors", "files", "wording", "rng", "config", "participation", "data", "nets", "masking", "training", "privacy",
+    "codec", "algorithms", "engines", "evaluation", "packing", "artifact", "export", "checkpoint", "methods",
+    "experiment", "exchange", "board", "observe", "rounds", "flower", "bench", "study", "report", "cli",
 ]  # fmt: skip
 ROOT = Path(fedpm.__file__).parent
 FILES = [file for file in sorted(ROOT.rglob("*.py")) if file != ROOT / "__init__.py"]

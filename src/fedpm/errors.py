@@ -14,7 +14,15 @@ class DataError(FedPMError):
 
 
 class WireError(FedPMError):
-    """A message is damaged or is not the one that was expected."""
+    """A message is damaged or is not the one that was expected; ``kind`` is the word under which it is counted."""
+
+    def __init__(self, reason: str, kind: str = "garbage") -> None:
+        super().__init__(reason)
+        self.kind = kind
+
+    def __reduce__(self) -> tuple[type["WireError"], tuple[str, str]]:
+        """Keep the kind on the way from a worker process."""
+        return type(self), (str(self), self.kind)
 
 
 class ArtifactError(FedPMError):

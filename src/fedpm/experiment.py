@@ -17,8 +17,8 @@ from fedpm.config import Config
 from fedpm.config.sections import DataConfig
 from fedpm.config.tuned import resolved
 from fedpm.data.datasets import Dataset, Shard, folder, load_dataset, to_input
-from fedpm.data.partition import split
-from fedpm.engines.base import Clients, Engine
+from fedpm.data.partition import Indices, split
+from fedpm.engines.base import Clients, Engine, Limits
 from fedpm.engines.inprocess import Sequential, Workers
 from fedpm.errors import ConfigError
 from fedpm.masking import MaskedNetwork
@@ -51,13 +51,23 @@ class Experiment:
 
 
 def build(
-    config: Config, *, net: nn.Module | None = None, data: Dataset | None = None, frozen: Collection[str] = ()
+    config: Config,
+    *,
+    net: nn.Module | None = None,
+    data: Dataset | None = None,
+    frozen: Collection[str] = (),
+    remote: bool = False,
 ) -> Experiment:
-    """Make an experiment; a network or data of your own replace those that the configuration names."""
+    """Make an experiment; a network or data of your own replace those that the configuration names.
+
+    If ``remote``, the data are what one place holds, and are not split: all training examples are those of the
+    client that runs here, or those that a server chooses on.
+    """
     config = _resolved(config, net, data)
     device = torch.device(config.device)
     dataset = (data or _load(config.data)).limited(config.data.train_examples, config.seed, config.data.test_examples)
-    train, validation = dataset.holding_out(config.data.validation, config.seed)
+    held = dataset.train, dataset.train
+    train, validation = held if remote else dataset.holding_out(config.data.validation, config.seed)
     if net is None:
         net = nets.build(config.model.name, dataset.input_shape, len(dataset.classes))
     local = Local(
@@ -71,7 +81,14 @@ def build(
     masked = MaskedNetwork(net, init=config.model.init, frozen=frozen)
     _check_fit(masked, dataset)
     algorithm = build_algorithm(config, masked, local)
-    parts = split(
+    parts = [np.arange(len(train))] * config.clients.total if remote else _parts(config, train)
+    check_private(config, masked, train, [len(part) for part in parts])
+    clients = Clients(algorithm, train, parts, Streams(config.seed), config.local.threads)
+    return Experiment(config, algorithm, clients, validation, dataset, tuple(frozen))
+
+
+def _parts(config: Config, train: Shard) -> list[Indices]:
+    return split(
         train.y,
         config.clients.total,
         config.seed,
@@ -79,9 +96,6 @@ def build(
         classes_per_client=config.data.classes_per_client,
         alpha=config.data.alpha,
     )
-    check_private(config, masked, train, [len(part) for part in parts])
-    clients = Clients(algorithm, train, parts, Streams(config.seed), config.local.threads)
-    return Experiment(config, algorithm, clients, validation, dataset, tuple(frozen))
 
 
 def _load(data: DataConfig) -> Dataset:
@@ -130,6 +144,11 @@ def _check_fit(masked: MaskedNetwork, dataset: Dataset) -> None:
         )
 
 
+def limits_of(config: Config) -> Limits:
+    """Return what a server on Flower waits for."""
+    return Limits(config.quorum, config.flower.deadline, config.flower.patience)
+
+
 def start_engine(experiment: Experiment) -> Engine:
     """Start what runs the clients."""
     config = experiment.config
@@ -140,6 +159,10 @@ def start_engine(experiment: Experiment) -> Engine:
     else:
         count = max(1, cores() // config.local.threads)
     count = min(count, config.clients.per_round)
+    if config.engine == "flower":
+        from fedpm.engines.flower.simulation import Simulation
+
+        return Simulation(experiment.clients, config.clients.total, count, limits_of(config))
     return Sequential(experiment.clients) if count == 1 else Workers(experiment.clients, count)
 
 

@@ -1,9 +1,8 @@
 """The round loop, which exists here and nowhere else, and what a run gives."""
 
-import math
 import time
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
@@ -12,14 +11,15 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedpm.algorithms.base import Algorithm, ClientResult
+from fedpm.algorithms.base import Algorithm
 from fedpm.artifact import Model
 from fedpm.checkpoint import Record, RunFolder
 from fedpm.config import Config, settings_of
+from fedpm.config.sections import FlowerConfig
 from fedpm.data.datasets import Dataset
 from fedpm.engines.base import Engine, Task
-from fedpm.errors import WireError
 from fedpm.evaluation import evaluate
+from fedpm.exchange import Exchange, finite
 from fedpm.experiment import OWN, Experiment, build, start_engine
 from fedpm.export import Weights
 from fedpm.observe import layers, observed, of_theta, versions
@@ -27,7 +27,10 @@ from fedpm.participation import participants
 from fedpm.privacy.plan import Ledger, check_resumable
 from fedpm.training import threads
 
-_NO_PROVENANCE: dict[str, Any] = {"workers": True, "engine": True, "tensorboard": True, "data": {"dir", "path"}}
+_NO_PROVENANCE: dict[str, Any] = {
+    **dict.fromkeys(("workers", "engine", "tensorboard", "flower"), True),
+    "data": {"dir", "path"},
+}
 """Settings that change no result, and paths, which are nobody else's business."""
 
 
@@ -44,53 +47,16 @@ class Result:
     rounds: list[Record]
 
 
-@dataclass
-class Exchange:
-    """What passed between server and clients in a round."""
-
-    clients: list[int]
-    downlink_bytes: int
-    downlink_ideal_bits: float = 0.0
-    uplink_bytes: int = 0
-    metrics: dict[str, list[float]] = field(default_factory=dict)
-    rejected: dict[str, str] = field(default_factory=dict)
-
-    def accepted(
-        self, algorithm: Algorithm[Any, Any], state: Any, replies: Iterator[tuple[int, ClientResult]]
-    ) -> Iterator[Any]:
-        """Yield the decoded replies one at a time; one that cannot be decoded is counted and left out."""
-        for client, result in replies:
-            self.uplink_bytes += len(result.payload)
-            for name, value in result.metrics.items():
-                self.metrics.setdefault(name, []).append(value)
-            try:
-                yield algorithm.decode(state, client, result.payload)
-            except WireError as error:
-                self.rejected[str(client)] = str(error)
-
-    def figures(self, size: int) -> Record:
-        """Return the traffic in bytes over all clients and in bits per parameter and client, and mean metrics."""
-        bpp = 8 / (size * len(self.clients))
-        return {
-            "clients": self.clients,
-            "uplink_bytes": self.uplink_bytes,
-            "downlink_bytes": self.downlink_bytes,
-            "uplink_bpp": self.uplink_bytes * bpp,
-            "downlink_bpp": self.downlink_bytes * bpp,
-            "downlink_ideal_bpp": self.downlink_ideal_bits * bpp / 8,
-            "rejected": self.rejected,
-            **{name: _finite(sum(values) / len(values)) for name, values in self.metrics.items()},
-        }
-
-
 def run(
     config: Config,
     *,
     net: nn.Module | None = None,
     data: Dataset | None = None,
     frozen: Collection[str] = (),
+    remote: bool = False,
     out: Path | str | None = None,
     on_round: Callable[[Record], None] = lambda record: None,
+    start: Callable[[Experiment], Engine] | None = None,
 ) -> Result:
     """Train, and return the result; with ``out`` also leave a run folder that can be resumed.
 
@@ -99,12 +65,14 @@ def run(
         net: a network of your own, instead of ``model.name``.
         data: a data set of your own (``fedpm.dataset``), instead of ``data.name``.
         frozen: parameters or modules of ``net`` that keep their value, unmasked.
+        remote: clients hold data of their own, and ``data`` is what the server chooses and tests on.
         out: the run folder; it must be new or empty.
         on_round: called with the record of each round as it ends.
+        start: starts another engine than ``config.engine`` names.
     """
-    experiment = build(config, net=net, data=data, frozen=frozen)
+    experiment = build(config, net=net, data=data, frozen=frozen, remote=remote)
     folder = None if out is None else RunFolder.create(Path(out), experiment.config)
-    return _train(experiment, folder, on_round)
+    return _train(experiment, folder, on_round, start or start_engine)
 
 
 def resume(
@@ -114,18 +82,26 @@ def resume(
     data: Dataset | None = None,
     frozen: Collection[str] = (),
     workers: int | Literal["auto"] | None = None,
+    flower: FlowerConfig | None = None,
+    remote: bool = False,
     on_round: Callable[[Record], None] = lambda record: None,
+    start: Callable[[Experiment], Engine] | None = None,
 ) -> Result:
     """Continue the run of a folder; it ends in the same model as an undisturbed run."""
     opened = RunFolder.open(Path(folder))
-    config = opened.config()
+    changes = {"workers": workers, "flower": flower}
+    config = opened.config().model_copy(update={key: value for key, value in changes.items() if value is not None})
     check_resumable(config)
-    if workers is not None:
-        config = config.model_copy(update={"workers": workers})
-    return _train(build(config, net=net, data=data, frozen=frozen), opened, on_round)
+    experiment = build(config, net=net, data=data, frozen=frozen, remote=remote)
+    return _train(experiment, opened, on_round, start or start_engine)
 
 
-def _train(experiment: Experiment, folder: RunFolder | None, on_round: Callable[[Record], None]) -> Result:
+def _train(
+    experiment: Experiment,
+    folder: RunFolder | None,
+    on_round: Callable[[Record], None],
+    start: Callable[[Experiment], Engine],
+) -> Result:
     """The round loop."""
     algorithm, config = experiment.algorithm, experiment.config
     identity = experiment.identity()
@@ -136,7 +112,7 @@ def _train(experiment: Experiment, folder: RunFolder | None, on_round: Callable[
         records = folder.records()
     ledger = Ledger(config, (record["clients"] for record in records))
     on_round = observed(on_round, experiment, folder.path if folder else None, state.round)
-    engine = start_engine(experiment)
+    engine = start(experiment)
     try:
         while state.round < config.rounds and ledger.affords(participants(config, state.round + 1)):
             state, record = _round(experiment, engine, state)
@@ -161,7 +137,7 @@ def _round(experiment: Experiment, engine: Engine, state: Any) -> tuple[Any, Rec
     number = state.round + 1
     chosen = participants(config, number)
     tasks, ideal_bits = _tasks(algorithm, state, chosen)
-    exchange = Exchange(chosen, sum(len(task.broadcast) for task in tasks), ideal_bits)
+    exchange = Exchange(chosen, sum(len(task.broadcast) for task in tasks), ideal_bits, quorum=config.quorum)
     replies = engine.run(number, tasks)
     state = algorithm.aggregate(state, exchange.accepted(algorithm, state, replies))
     record = {"round": number, **_scores(experiment, state), **exchange.figures(algorithm.masked.size)}
@@ -188,7 +164,7 @@ def _scores(experiment: Experiment, state: Any) -> Record:
         test = evaluate(algorithm.network(state, best), experiment.dataset.test, device)
     return {
         "accuracy": test.accuracy,
-        "loss": _finite(test.loss),
+        "loss": finite(test.loss),
         "mode": best,
         "validation_accuracy": {mode: score.accuracy for mode, score in found.items()},
     }
@@ -243,8 +219,3 @@ def _model_file(experiment: Experiment, state: Any, last: Record, privacy: Recor
         preprocessing=dataset.preprocessing,
         provenance=provenance,
     )
-
-
-def _finite(value: float) -> float | None:
-    """Return a float that JSON can hold: a diverged loss becomes null."""
-    return value if math.isfinite(value) else None

@@ -25,10 +25,14 @@ class Broadcast:
 
 @dataclass(frozen=True)
 class ClientResult:
-    """What a client hands back: the bytes it sends, and figures for the log that are no part of the traffic."""
+    """What a client hands back: the bytes it sends, and figures for the log that are no part of the traffic.
+
+    ``resent`` counts what it had to be sent beyond its broadcast, because it did not hold the one before.
+    """
 
     payload: bytes
     metrics: dict[str, float] = field(default_factory=dict)
+    resent: int = 0
 
 
 S = TypeVar("S")

@@ -137,7 +137,7 @@ class Deltas:
         fingerprint = self.masked.fingerprint(self.seed)
         message.expect(Kind.UPLOAD, fingerprint, state.round + 1, client, self.masked.stats_size)
         if message.form == DIVERGED:
-            raise WireError("the client's training diverged, so it sent no change; lower local.lr")
+            raise WireError("the client's training diverged, so it sent no change; lower local.lr", "diverged")
         if message.form != self.quantiser.form:
             raise WireError(f"upload of form {message.form} instead of {self.quantiser.form}: of another method")
         with np.errstate(over="ignore", invalid="ignore"):

@@ -125,7 +125,7 @@ class Downlink:
     def _read_brief(self, form: int, coded: bytes, total: int, round: int, memory: bytes) -> Counts:
         """Return the counts of a brief broadcast."""
         if not memory:
-            raise WireError(f"broadcast builds on that of round {round - 1}, which this client does not hold")
+            raise WireError(f"broadcast builds on that of round {round - 1}, which this client does not hold", "lacks")
         before = self.read(memory, round - 1)
         if form == Form.RELAYED:
             masks, added = self._sum(before, coded)

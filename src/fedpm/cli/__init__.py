@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from fedpm.cli import model
+from fedpm.cli import flower, model
 from fedpm.cli.bench import bench
 from fedpm.cli.data import app as data
 from fedpm.cli.privacy import app as privacy
@@ -30,6 +30,7 @@ app.add_typer(data)
 app.add_typer(privacy, name="privacy")
 app.add_typer(study)
 app.command()(report)
+app.add_typer(flower.app, name="flower")
 
 
 def main() -> None:

@@ -18,6 +18,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from fedpm import wording
+
 if TYPE_CHECKING:
     from fedpm.study.runner import Event
 
@@ -31,14 +33,11 @@ def round_progress(rounds: int, console: Console) -> Iterator[Callable[[dict[str
         task = bar.add_task("", total=rounds, figures="starting")
 
         def show(record: dict[str, Any]) -> None:
-            number, up, down = record["round"], record["uplink_bpp"], record["downlink_bpp"]
-            figures = f"accuracy {record['accuracy']:.3f}  up {up:.3f} bpp  down {down:.3f} bpp"
-            figures += f"  ε {record['epsilon']:.2f}" if "epsilon" in record else ""
-            bar.update(task, completed=number, figures=figures)
+            bar.update(task, completed=record["round"], figures=wording.figures(record))
             if not console.is_terminal:
-                print(f"round {number}/{rounds}  {figures}  {record['seconds']:.1f} s", flush=True)
-            for client, reason in record["rejected"].items():
-                console.print(f"round {number}: left out the upload of client {client}: {reason}", markup=False)
+                print(wording.line(record, rounds), flush=True)
+            for sentence in wording.complaints(record):
+                console.print(sentence, markup=False)
 
         yield show
 

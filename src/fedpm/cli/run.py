@@ -41,7 +41,7 @@ def run(
     out: Annotated[Path | None, typer.Option(help="Run folder, new or empty (default: runs/DATE-TIME).")] = None,
     resume: Annotated[Path | None, typer.Option(metavar="DIR", help="Continue the run of this folder.")] = None,
     workers: Annotated[str | None, typer.Option(help="Processes that train clients; results never change.")] = None,
-    engine: Annotated[str | None, typer.Option(help="What runs the clients: inprocess.")] = None,
+    engine: Annotated[str | None, typer.Option(help="What runs the clients: inprocess, flower.")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, …")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Folder with the data sets' files (data.dir).")] = None,
 ) -> None:

@@ -72,7 +72,9 @@ class Message:
         found = dict(zip(wanted, identity, strict=True))
         wrong = [f"{name} {found[name]} instead of {value}" for name, value in wanted.items() if found[name] != value]
         if wrong:
-            raise WireError(f"message is of another exchange: {', '.join(wrong)}")
+            kinds = {"model": "wrong model", "round": "replay", "client": "wrong client"}
+            fault = next((kinds[name] for name in kinds if found[name] != wanted[name]), "garbage")
+            raise WireError(f"message is of another exchange: {', '.join(wrong)}", fault)
 
 
 def _checksum(*parts: bytes) -> int:

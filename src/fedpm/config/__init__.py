@@ -8,6 +8,7 @@ import difflib
 import tomllib
 from collections.abc import Iterable, Mapping
 from importlib import resources
+from math import ceil
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, Self, get_args
@@ -24,6 +25,7 @@ from fedpm.config.sections import (
     DenseConfig,
     EdenConfig,
     FedMaskConfig,
+    FlowerConfig,
     LocalConfig,
     ModelConfig,
     QSGDConfig,
@@ -48,7 +50,7 @@ class Config(Section):
         description="how masks are coded on the way up; relative-entropy changes the masks a little, the others do "
         "not; auto: shared-randomness for fedpm, side-information for fedmask",
     )
-    engine: Literal["inprocess"] = Field("inprocess", description="what runs the clients")
+    engine: Literal["inprocess", "flower"] = Field("inprocess", description="what runs the clients")
     workers: Literal["auto"] | int = Field("auto", description="processes that train clients; never changes results")
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1, mps")
     precision: Literal["auto", "float32", "bfloat16"] = Field(
@@ -68,6 +70,7 @@ class Config(Section):
     qsgd: QSGDConfig = QSGDConfig()
     eden: EdenConfig = EdenConfig()
     privacy: PrivacyConfig = PrivacyConfig()
+    flower: FlowerConfig = FlowerConfig()
 
     @model_validator(mode="after")
     def _workers(self) -> Self:
@@ -98,6 +101,11 @@ class Config(Section):
         if faults := refusals(self):
             raise ValueError("\n".join(faults))
         return self
+
+    @property
+    def quorum(self) -> int:
+        """The number of clients whose answers a round needs; no client of this process goes missing."""
+        return ceil(self.flower.quorum * self.clients.per_round) if self.engine == "flower" else 0
 
     @property
     def reset_every(self) -> int:
@@ -145,6 +153,7 @@ def settings_of(config: Config, without: Mapping[str, Any] = MappingProxyType({}
     """Return everything that is set, but what belongs to algorithms other than the chosen one, and ``without``."""
     others = {table for tables in TABLES.values() for table in tables} - TABLES[config.algorithm]
     others |= {"privacy"} if config.privacy.unit == "none" else set()
+    others |= {"flower"} if config.engine != "flower" else set()
     return config.model_dump(exclude_none=True, exclude={**dict.fromkeys(others, True), **without})
 
 
@@ -203,10 +212,9 @@ def pair(override: str) -> tuple[str, Any]:
     if not equals or not key:
         raise ConfigError(f"--set {override}: should be KEY=VALUE, such as rounds=5 or local.lr=0.05")
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
+        return key.strip(), tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
-        value = text
-    return key.strip(), value
+        return key.strip(), text
 
 
 def _apply(settings: dict[str, Any], override: str) -> None:

@@ -157,6 +157,14 @@ class DenseConfig(Section):
     broadcast: Literal["float32", "bfloat16"] = Field("float32", description="how weights are sent to clients")
 
 
+class FlowerConfig(Section):
+    """What a server on Flower waits for, and what it can do without."""
+
+    quorum: float = Field(0.5, gt=0, le=1, description="share of a round's clients whose usable answers it needs")
+    deadline: float = Field(600.0, gt=0, description="seconds that a round waits for answers")
+    patience: float = Field(300.0, gt=0, description="seconds to wait for clients to be connected")
+
+
 class SignSGDConfig(Section):
     """The server of SignSGD."""
 

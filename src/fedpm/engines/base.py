@@ -38,10 +38,31 @@ class Clients:
             return self.algorithm.client_update(task.broadcast, shard, rng, task.memory)
 
 
+@dataclass(frozen=True)
+class Fault:
+    """Why no reply of a client can be used: the word under which it is counted, and a sentence.
+
+    ``resent`` counts what the client was sent beyond its broadcast; it is negative if that was not sent either.
+    """
+
+    kind: str
+    reason: str
+    resent: int = 0
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How many answers a round needs, and for how many seconds it waits for answers and for nodes."""
+
+    quorum: int
+    deadline: float
+    patience: float
+
+
 class Engine(Protocol):
     """Runs clients."""
 
-    def run(self, round: int, tasks: Sequence[Task]) -> Iterator[tuple[int, ClientResult]]:
+    def run(self, round: int, tasks: Sequence[Task]) -> Iterator[tuple[int, ClientResult | Fault]]:
         """Give the clients their broadcasts and yield their replies in the order of ``tasks``.
 
         The order is fixed because sums of floats (norm statistics, dense updates) depend on it.

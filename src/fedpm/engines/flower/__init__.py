@@ -1,0 +1,1 @@
+"""Clients that Flower runs: simulated ones (Ray), or a fleet of SuperNodes."""

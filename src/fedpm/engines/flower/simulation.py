@@ -1,0 +1,129 @@
+"""Flower's simulation: clients in the actors of a Ray on this machine, or of the cluster that RAY_ADDRESS names."""
+
+import logging
+import os
+import sys
+import tempfile
+import threading
+import warnings
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from queue import Empty, Queue
+from typing import Any
+
+from fedpm.algorithms.base import ClientResult
+from fedpm.engines.base import Clients, Fault, Limits, Task
+from fedpm.engines.flower.environment import LOOPBACK, require_flower
+from fedpm.engines.inprocess import interrupts_blocked
+from fedpm.errors import EngineError
+
+require_flower()  # before the imports below, which read the environment
+
+import ray  # noqa: E402
+from flwr.app import Context, Message  # noqa: E402
+from flwr.clientapp import ClientApp  # noqa: E402
+from flwr.serverapp import Grid, ServerApp  # noqa: E402
+from flwr.simulation import run_simulation  # noqa: E402
+
+from fedpm.engines.flower import perform, records  # noqa: E402
+from fedpm.engines.flower.fleet import Fleet  # noqa: E402
+
+_LONGEST = 48
+"""Characters of a folder in which Ray can still name its sockets: the system allows them 107."""
+
+
+class Simulation:
+    """Runs each client as a node of Flower's own simulation; this process is the server."""
+
+    def __init__(self, clients: Clients, total: int, workers: int, limits: Limits) -> None:
+        self._done = threading.Event()
+        self._failed: list[BaseException] = []
+        self._home = tempfile.TemporaryDirectory(prefix="fedpm-flower-")
+        os.environ.setdefault("FLWR_HOME", self._home.name)  # where Flower would leave files behind
+        logging.getLogger("flwr").setLevel(logging.CRITICAL)  # errors of clients are counted and shown as faults
+        _start_ray(workers * clients.threads, self._home.name)
+        grids: Queue[Grid] = Queue()
+        resources = {"client_resources": {"num_cpus": clients.threads, "num_gpus": 0}}
+        nodes = client_app(ray.put(clients), total), total, resources
+        self._thread = threading.Thread(target=self._serve, args=(grids, *nodes), daemon=True)
+        self._thread.start()
+        self._fleet = Fleet(self._grid(grids), clients, total, limits, pause=0.1, say=_say)
+
+    def run(self, round: int, tasks: Sequence[Task]) -> Iterator[tuple[int, ClientResult | Fault]]:
+        """Yield the answers in order."""
+        yield from self._fleet.run(round, tasks)
+
+    def close(self) -> None:
+        """End the simulation and its processes."""
+        self._done.set()
+        self._thread.join(timeout=60)
+        ray.shutdown()
+        if os.environ.get("FLWR_HOME") == self._home.name:
+            del os.environ["FLWR_HOME"]
+        self._home.cleanup()
+
+    def _serve(self, grids: Queue[Grid], app: ClientApp, total: int, resources: dict[str, Any]) -> None:
+        """Let Flower simulate, in a thread of its own, while the round loop uses its Grid."""
+        server = ServerApp()
+
+        @server.main()
+        def main(grid: Grid, context: Context) -> None:
+            grids.put(grid)
+            self._done.wait()
+
+        try:
+            run_simulation(server, app, total, backend_config=resources)
+        except BaseException as error:
+            self._failed.append(error)
+
+    def _grid(self, grids: Queue[Grid]) -> Grid:
+        while self._thread.is_alive():
+            try:
+                return grids.get(timeout=0.5)
+            except Empty:
+                continue
+        self.close()
+        raise EngineError(f"Flower's simulation did not start: {self._failed or 'it gives no reason'}")
+
+
+def client_app(clients: Any, total: int) -> ClientApp:
+    """Return the app of simulated nodes; ``clients`` is a reference into Ray's store, from where each actor reads."""
+    app = ClientApp()
+
+    @app.query()
+    def query(message: Message, context: Context) -> Message:
+        return records.reply_hosted(message, context, total)
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        answer, memory = perform.answer(_fetched(clients), records.read_request(message), records.recall(context))
+        records.remember(context, memory)
+        return records.reply(message, answer)
+
+    return app
+
+
+@lru_cache(maxsize=1)
+def _fetched(clients: Any) -> Clients:
+    found: Clients = ray.get(clients)
+    return found
+
+
+def _start_ray(cores: int, home: str) -> None:
+    """Start a Ray for this machine alone, or join the cluster that the user names."""
+    options: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
+    if "RAY_ADDRESS" not in os.environ:
+        os.environ.update(LOOPBACK)
+        options["num_cpus"] = cores
+        if len(home) < _LONGEST:
+            options["_temp_dir"] = home  # which is removed in the end
+    with interrupts_blocked(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            ray.init(**options)
+        except Exception as error:
+            raise EngineError(f"Ray, which runs the simulated clients, did not start: {error}") from None
+
+
+def _say(sentence: str) -> None:
+    print(sentence, file=sys.stderr, flush=True)

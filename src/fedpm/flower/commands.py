@@ -1,0 +1,86 @@
+"""Flower's commands, quiet and offline, and a run that is followed to its end."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+from typing import Any, NoReturn
+
+from fedpm.engines.flower.environment import quiet, require_flower
+from fedpm.errors import ConfigError, EngineError
+
+
+def become(command: str, arguments: list[str]) -> NoReturn:
+    """Turn this process into a command of Flower's."""
+    require_flower()
+    program = _program(command)
+    os.execve(program, [program, *arguments], quiet())  # noqa: S606 - arguments of the user's own
+
+
+def run(app: Path, superlink: str | None, overrides: list[str]) -> None:
+    """Submit an app, show its log, and raise EngineError with the reason if it fails."""
+    require_flower()
+    if not (app / "pyproject.toml").is_file():
+        raise ConfigError(f"{app}: not an app folder, it has no pyproject.toml; make one with: fedpm flower init {app}")
+    link = [] if superlink is None else [superlink]
+    # all in one: of several --run-config, Flower keeps the last key of a table only
+    config = ["--run-config", " ".join(map(_toml, overrides))] if overrides else []
+    number = _ask(["run", str(app), *link, *config])["run-id"]
+    print(f"run {number} started", flush=True)
+    try:
+        subprocess.run(  # noqa: S603 - our own words
+            [_program("flwr"), "log", number, *link], env=quiet(), check=False, stderr=subprocess.DEVNULL
+        )
+        status, details = _followed(number, link)
+    except KeyboardInterrupt:
+        stop = " ".join(["fedpm flower flwr stop", number, *link])
+        raise EngineError(f"no longer watching run {number}, which goes on; to end it: {stop}") from None
+    if status != "finished:completed":
+        raise EngineError(f"run {number} ended as {status}: {details or 'no reason is given; see the log'}")
+    print(f"run {number} completed", flush=True)
+
+
+def _followed(number: str, link: list[str]) -> tuple[str, str]:
+    """Wait until a run has ended, which its log alone does not tell, and return how."""
+    while True:
+        found = _ask(["list", *link, "--run-id", number])["runs"][0]
+        if found["status"].startswith("finished"):
+            return found["status"], found["status-details"]
+        time.sleep(1)
+
+
+def _ask(arguments: list[str]) -> Any:
+    """Return what ``flwr`` answers, as JSON."""
+    done = subprocess.run(  # noqa: S603 - our own words, and the user's
+        [_program("flwr"), *arguments, "--format", "json"], env=quiet(), capture_output=True, text=True, check=False
+    )
+    try:
+        answer = json.loads(done.stdout)
+    except ValueError:
+        answer = {"success": False, "error-message": (done.stderr or done.stdout).strip() or "it says nothing"}
+    if done.returncode != 0 or not answer.get("success"):
+        reason = " ".join(str(answer.get("error-message", answer)).split())
+        raise EngineError(f"flwr {arguments[0]} failed: {reason}")
+    return answer
+
+
+def _toml(override: str) -> str:
+    """Return KEY=VALUE as Flower reads it: bare words in quotes."""
+    key, equals, text = override.partition("=")
+    if not equals or not key:
+        raise ConfigError(f"--set {override}: should be KEY=VALUE, such as rounds=5 or app.out=runs/second")
+    try:
+        tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        text = json.dumps(text)
+    return f"{key}={text}"
+
+
+def _program(name: str) -> str:
+    beside = Path(sys.executable).with_name(name)
+    if not beside.is_file():
+        raise EngineError(f"{beside} is missing: Flower should be installed beside fedpm (pip install 'fedpm[flower]')")
+    return str(beside)
