@@ -1,9 +1,12 @@
 """The app that SuperNodes run."""
 
+import os
 import pickle
 import subprocess
 import sys
+import threading
 import time
+from pathlib import Path
 from typing import Any
 
 from flwr.app import Context, Message
@@ -11,9 +14,13 @@ from flwr.clientapp import ClientApp
 
 from fedpm.config.sections import ClientsConfig
 from fedpm.engines.flower import records
+from fedpm.engines.flower.environment import end_with_parent
 from fedpm.engines.flower.work import Answer, Memory, Request
 
 app = ClientApp()
+if Path(sys.argv[0]).name.startswith("flwr-clientapp"):
+    # Flower's own exit can hang if its SuperNode is killed
+    threading.Thread(target=end_with_parent, args=(os.getppid(), 10.0), daemon=True).start()
 
 
 @app.query()

@@ -7,17 +7,17 @@ import os
 import pickle
 import sys
 import threading
-import time
 import traceback
 from typing import Any
 
+from fedpm.engines.flower.environment import end_with_parent
 from fedpm.engines.flower.perform import answer
 from fedpm.engines.flower.work import Answer, Memory, Request
 
 
 def main() -> None:
     """Do one piece of work, from standard input to standard output."""
-    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
     channel = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a hook prints must not be taken for the answer
     job = pickle.load(sys.stdin.buffer)  # noqa: S301 - from the app that started this process
@@ -37,13 +37,6 @@ def _done(
     except Exception as error:
         traceback.print_exc()
         return Answer(fault="error", reason=f"{type(error).__name__}: {error}"), memory
-
-
-def _end_with_parent(parent: int) -> None:
-    """Never outlive the app: where its process is gone, this one has another parent."""
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    os._exit(1)
 
 
 if __name__ == "__main__":

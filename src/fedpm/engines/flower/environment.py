@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -32,6 +33,14 @@ def quiet() -> dict[str, str]:
         "PATH": os.pathsep.join(dict.fromkeys([here, *paths])),  # Flower starts its own commands by name
         "NO_PROXY": ",".join(dict.fromkeys([*direct, "127.0.0.1", "localhost"])),
     }
+
+
+def end_with_parent(parent: int, grace: float = 0.0) -> None:
+    """Never outlive the process that started this one: once that is gone, this one has another parent."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    time.sleep(grace)
+    os._exit(1)
 
 
 def require_flower() -> None:
