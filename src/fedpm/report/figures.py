@@ -107,6 +107,7 @@ def _sparsity(collection: Collection) -> Drawn | None:
     axes.set_yticks(range(len(weights)), [f"{named[w]['name']}  {named[w]['size']:,}" for w in weights])
     axes.invert_yaxis()
     axes.set_xlabel("share of weights that the final mask keeps")
+    axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.xaxis.set_major_formatter(lambda value, _: f"{100 * value:g} %")
     if len(kept) > 1:
         axes.legend(frameon=False, fontsize=9, loc="upper left", bbox_to_anchor=(1.0, 1.0))
