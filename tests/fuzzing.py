@@ -183,7 +183,7 @@ def read_upload(algorithm: FedPM | FedMask, state: FedPMState, data: bytes) -> b
 def read_broadcast(algorithm: FedPM, state: FedPMState, data: bytes) -> bytes:
     """Return what a client that holds the broadcast before makes of one."""
     received = algorithm._downlink.read(data, state.round + 1, algorithm.memory(state))
-    return received.belief_of(algorithm.masked.size).mode().tobytes() + received.stats.tobytes()
+    return received.belief_of(algorithm.masked).mode().tobytes() + received.stats.tobytes()
 
 
 def damaged(genuine: bytes, others: list[bytes], rng: random.Random) -> bytes:

@@ -14,13 +14,13 @@ from torch import nn
 import fedpm
 from fedpm.artifact import Model
 from fedpm.codec.finals import SCHEMES, decode_final, encode_final
-from fedpm.data.datasets import Dataset
+from fedpm.data.datasets import Dataset, to_input
 from fedpm.errors import ArtifactError, ConfigError
 from fedpm.export import Weights, to_onnx
 from fedpm.masking import MaskedNetwork
 from fedpm.nets import build
 from fedpm.rng import Streams
-from tests.conftest import small_net
+from tests.conftest import small_config, small_net
 from tests.test_masking import Tied
 
 
@@ -56,6 +56,15 @@ def test_a_loaded_model_equals_the_trained_one(small_run: tuple[Path, fedpm.Resu
 def test_bytes_round_trip(small_run: tuple[Path, fedpm.Result]) -> None:
     data = small_run[1].file.to_bytes()
     assert Model.from_bytes(data).to_bytes() == data
+
+
+def test_a_start_from_half_of_the_weights_is_a_smaller_file(
+    small_run: tuple[Path, fedpm.Result], data: Dataset
+) -> None:
+    result = fedpm.run(small_config(model={"init": "half"}), net=small_net(), data=data)
+    x = to_input(data.test.x[:9], torch.device("cpu"))
+    assert torch.equal(Model.from_bytes(result.file.to_bytes()).module(small_net())(x), result.model(x))
+    assert len(result.file.coded_mask) < 0.7 * len(small_run[1].file.coded_mask)
 
 
 def test_the_file_alone_gives_the_same_logits_in_another_process(tmp_path: Path) -> None:

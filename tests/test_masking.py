@@ -39,12 +39,24 @@ LAYERS = [
 
 
 @pytest.mark.parametrize(("layer", "fan_in"), LAYERS, ids=lambda value: type(value).__name__)
-@pytest.mark.parametrize(("init", "gain"), [("kaiming", math.sqrt(2)), ("e", math.e)])
+@pytest.mark.parametrize(("init", "gain"), [("kaiming", math.sqrt(2)), ("e", math.e), ("half", 2.0)])
 def test_weights_are_plus_minus_sigma_of_their_layer(layer: nn.Module, fan_in: int, init: str, gain: float) -> None:
     masked = MaskedNetwork(layer, init=init)
     weights = masked.weights(0)
     assert masked.size == sum(p.numel() for p in layer.parameters())
     assert set(weights.tolist()) == {-np.float32(gain / math.sqrt(fan_in)), np.float32(gain / math.sqrt(fan_in))}
+
+
+@pytest.mark.parametrize(("init", "low", "high"), [("half", 0.3, 3.0), ("kaiming", 0.0, 0.01)])
+def test_half_of_the_weights_pass_a_signal_on_only_if_sigma_is_meant_for_half(
+    init: str, low: float, high: float
+) -> None:
+    deep = nn.Sequential(*[module for _ in range(12) for module in (nn.Linear(300, 300, bias=False), nn.ReLU())])
+    network = MaskedNetwork(deep, init=init)
+    x = torch.randn(50, 300, generator=torch.Generator().manual_seed(0))
+    mask = torch.rand(network.size, generator=torch.Generator().manual_seed(1)) < 0.5
+    y = network.module(mask * network.weights(3), network.initial_stats())(x)
+    assert low < float(y.square().mean() / x.square().mean()) < high
 
 
 def test_signs_are_fair() -> None:

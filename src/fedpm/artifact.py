@@ -36,7 +36,7 @@ class Header(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     seed: int = Field(ge=0, lt=2**63)
-    init: str = Field(pattern="^(kaiming|e)$")
+    init: str = Field(pattern="^(kaiming|e|half)$")
     network: str | None
     architecture: str
     parameters: int = Field(gt=0, le=MAX_PARAMETERS)

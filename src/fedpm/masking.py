@@ -51,14 +51,15 @@ class MaskedNetwork:
 
     Args:
         net: the architecture; its own parameter values are not used, and it is never changed.
-        init: σ of a layer: ``"kaiming"`` is √(2/fan_in), ``"e"`` is e/√fan_in.
+        init: σ of a layer: ``"kaiming"`` is √(2/fan_in), ``"e"`` is e/√fan_in, ``"half"`` is 2/√fan_in, with which a
+            random half of the weights, where such a network starts, passes signals on undiminished.
         frozen: names of parameters, or of modules, that are to keep the value they have in ``net`` unmasked.
     """
 
     def __init__(self, net: nn.Module, *, init: str = "kaiming", frozen: Collection[str] = ()) -> None:
         self.init = init
         self.frozen = tuple(sorted(frozen))
-        gain = {"kaiming": math.sqrt(2), "e": math.e}[init]
+        gain = {"kaiming": math.sqrt(2), "e": math.e, "half": 2.0}[init]
         self.parts = list(_maskable(net, gain, frozen))
         self.net = copy.deepcopy(net).requires_grad_(False)
         self.aliases = _strip(self.net, {part.name for part in self.parts})

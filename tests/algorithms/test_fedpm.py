@@ -116,6 +116,18 @@ def test_initial_theta_is_a_sigmoid_of_standard_normal_scores() -> None:
     assert np.array_equal(theta, Posterior.initial(3, 200_000).mode())
 
 
+def test_half_starts_from_a_random_half_of_the_weights_on_both_ends() -> None:
+    algorithm = FedPM(MaskedNetwork(small_net(), init="half"), seed=5, local=Local(1, 64, 0.1))
+    state = algorithm.init()
+    theta = algorithm.posterior(state).mode()
+    assert set(np.unique(theta)) == {0, 1}
+    assert theta.mean() == pytest.approx(0.5, abs=0.05)
+    received = algorithm._downlink.read(algorithm.broadcast(state).payload, 1)
+    assert np.array_equal(received.belief_of(algorithm.masked).mode(), theta)
+    with pytest.raises(WireError, match="model"):
+        make()._downlink.read(algorithm.broadcast(state).payload, 1)
+
+
 def test_first_broadcast_is_a_seed_and_later_ones_are_no_floats() -> None:
     algorithm = make()
     state = algorithm.init()

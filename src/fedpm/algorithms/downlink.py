@@ -53,9 +53,9 @@ class Received:
     posterior: Posterior | None
     stats: Vector
 
-    def belief_of(self, size: int) -> Posterior:
+    def belief_of(self, masked: MaskedNetwork) -> Posterior:
         """Return the posterior, or the one that the seed implies."""
-        return self.posterior or Posterior.initial(self.seed, size)
+        return self.posterior or Posterior.initial(self.seed, masked.size, masked.init)
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Downlink:
 
     def brief(self, content: Received, before: Received, clients: list[int], *, shared: bool) -> Broadcast:
         """Return a broadcast for a client that holds ``before``; ``clients`` are those whose masks were added."""
-        start, now = before.belief_of(self.masked.size), content.belief_of(self.masked.size)
+        start, now = before.belief_of(self.masked), content.belief_of(self.masked)
         added = now.ones if now.total == len(clients) else now.ones - start.ones
         head = _MASKS.pack(len(clients))
         if shared and len(clients) <= MAX_PREDICTED:
@@ -134,7 +134,7 @@ class Downlink:
         if not 0 < masks <= total:
             raise WireError(f"broadcast adds {masks} masks to a total of {total}: it is damaged")
         if form == Form.GIVEN_COUNTS:
-            added = decode_added(coded, masks, before.belief_of(self.masked.size).belief)
+            added = decode_added(coded, masks, before.belief_of(self.masked).belief)
         elif form == Form.GIVEN_MASKS:
             clients, coded = _read_clients(coded, masks)
             added = self._prediction(before, clients).decode(coded)
@@ -151,7 +151,7 @@ class Downlink:
         coders = dict(CODERS.values())
         if not coded or coded[0] not in coders:
             raise WireError("broadcast relays masks of an unknown coder: it is damaged, or of a newer library")
-        belief = before.belief_of(self.masked.size).belief
+        belief = before.belief_of(self.masked).belief
         masks, added, place = 0, np.zeros(self.masked.size, np.uint32), 1
         while place < len(coded):
             if len(coded) < place + _UPLOAD.size:
@@ -166,7 +166,7 @@ class Downlink:
 
     def _prediction(self, before: Received, clients: list[int]) -> Prediction:
         """Return what the clients' shared u of the round before say about their masks."""
-        prediction = Prediction(before.belief_of(self.masked.size).belief)
+        prediction = Prediction(before.belief_of(self.masked).belief)
         for client in clients:
             prediction.add(upload_uniform(Streams(before.seed).at(before.round, client), self.masked.size))
         return prediction

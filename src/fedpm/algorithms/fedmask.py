@@ -51,7 +51,7 @@ class FedMask:
         """Train scores under their own threshold, and send the mask that they end in."""
         downlink = Downlink(self.masked)
         received = downlink.read(broadcast, rng.round, memory)
-        belief = received.belief_of(self.masked.size).belief
+        belief = received.belief_of(self.masked).belief
         start = belief.theta().clip(self.clamp, 1 - self.clamp)
         weights = self.masked.weights(received.seed)
         theta, stats, loss = train_scores(

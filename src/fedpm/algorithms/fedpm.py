@@ -87,7 +87,7 @@ class FedPM:
     def client_update(self, broadcast: bytes, shard: Shard, rng: Streams, memory: bytes = b"") -> ClientResult:
         """Train a probability mask from the server's, and send one sample of it (Section 3.1.1)."""
         received = self._downlink.read(broadcast, rng.round, memory)
-        belief = received.belief_of(self.masked.size).belief
+        belief = received.belief_of(self.masked).belief
         start = belief.theta().clip(CLAMP, 1 - CLAMP)
         weights = self.masked.weights(received.seed)
         measured = {}
@@ -193,7 +193,7 @@ class FedPM:
     def posterior(self, state: FedPMState) -> Posterior:
         """Return the server's belief."""
         if state.total == 0:
-            return Posterior.initial(self.seed, self.masked.size)
+            return Posterior.initial(self.seed, self.masked.size, self.masked.init)
         return Posterior(state.ones, state.total, self.lam0)
 
     def mask(self, state: FedPMState, mode: str) -> Mask | Vector:

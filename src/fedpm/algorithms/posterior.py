@@ -16,6 +16,8 @@ INITIAL_LEVELS = np.array(
     [round(INITIAL_TOTAL / (1 + exp(-NormalDist().inv_cdf((i + 0.5) / 256)))) for i in range(256)], np.uint32
 )
 """θ = sigmoid(s), s ~ N(0, 1), in 256 equally likely levels and in integers, so that all machines agree."""
+HALF = np.repeat(np.array([0, INITIAL_TOTAL], np.uint32), 128)
+"""θ of 0 or 1: a random half of the weights."""
 
 
 @dataclass(frozen=True)
@@ -27,9 +29,10 @@ class Posterior:
     lam0: int = 1
 
     @classmethod
-    def initial(cls, seed: int, size: int) -> "Posterior":
+    def initial(cls, seed: int, size: int, init: str = "kaiming") -> "Posterior":
         """Return the θ that a seed implies before any training, in the form of a posterior."""
-        return cls(INITIAL_LEVELS[Streams(seed).uint8("initial scores", size)], INITIAL_TOTAL)
+        levels = HALF if init == "half" else INITIAL_LEVELS
+        return cls(levels[Streams(seed).uint8("initial scores", size)], INITIAL_TOTAL)
 
     def updated(self, ones: Counts, masks: int, *, reset: bool) -> "Posterior":
         """Return the posterior after ``masks`` more masks with so many ones (eq. 3), from the prior if reset."""

@@ -77,8 +77,10 @@ class ModelConfig(Section):
     name: Literal[
         "conv4", "conv6", "conv10", "resnet18", "conv4-slim", "conv6-slim", "conv10-slim", "resnet18-slim", "own"
     ] = Field("conv4", description="network; a slim one has a quarter of the channels")
-    init: Literal["kaiming", "e"] = Field(
-        "kaiming", description="σ of the frozen weights: √(2/fan_in), or e/√fan_in as in the authors' code"
+    init: Literal["kaiming", "e", "half"] = Field(
+        "kaiming",
+        description="σ of the frozen weights: √(2/fan_in); e/√fan_in as in the authors' code; half: 2/√fan_in, and θ "
+        "starts at 0 or 1 instead of between (docs/start.md)",
     )
 
 
