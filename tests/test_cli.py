@@ -1,10 +1,12 @@
 """The program as users run it: real processes."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -25,6 +27,18 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert "round 3/3  accuracy" in done.stdout
     assert f"folder    {folder}" in done.stdout
     return folder
+
+
+def test_the_version_is_told() -> None:
+    assert fedpm("--version").stdout == f"fedpm {version('fedpm')}\n"
+
+
+def test_a_run_imports_no_compiler(tmp_path: Path) -> None:
+    told = {**os.environ, "PYTHONPROFILEIMPORTTIME": "1"}
+    done = fedpm("run", *QUICK, "--workers", "1", "--set", "rounds=1", "--out", str(tmp_path / "run"), env=told)
+    assert done.returncode == 0, done.stderr
+    assert " torch\n" in done.stderr
+    assert "torch._dynamo\n" not in done.stderr
 
 
 def rounds_without_times(folder: Path) -> list[str]:

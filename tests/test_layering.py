@@ -8,8 +8,8 @@ import pytest
 import fedpm
 
 ORDER = [
-    "errors", "files", "wording", "rng", "config", "participation", "data", "nets", "masking", "training", "privacy",
-    "codec", "algorithms", "engines", "evaluation", "packing", "artifact", "export", "checkpoint", "methods",
+    "errors", "files", "wording", "rng", "config", "participation", "data", "nets", "masking", "optimiser", "training",
+    "privacy", "codec", "algorithms", "engines", "evaluation", "packing", "artifact", "export", "checkpoint", "methods",
     "experiment", "exchange", "board", "observe", "rounds", "flower", "bench", "study", "report", "cli",
 ]  # fmt: skip
 ROOT = Path(fedpm.__file__).parent

@@ -6,8 +6,35 @@ from torch import nn
 from fedpm.data.datasets import Dataset, Shard
 from fedpm.errors import ConfigError
 from fedpm.masking import MaskedNetwork
+from fedpm.optimiser import Optimiser
 from fedpm.rng import Streams
-from fedpm.training import Local, SampledWeights, _batches, choose_device, choose_precision, train_scores, train_weights
+from fedpm.training import (
+    Local,
+    SampledWeights,
+    _batches,
+    choose_device,
+    choose_precision,
+    train_scores,
+    train_weights,
+)
+
+
+@pytest.mark.parametrize(("name", "theirs"), [("adam", torch.optim.Adam), ("sgd", torch.optim.SGD)])
+def test_optimisers_are_those_of_torch(name: str, theirs: type[torch.optim.Optimizer]) -> None:
+    start = torch.randn(3, 40, generator=torch.Generator().manual_seed(0))
+    one, other = ([row.clone().requires_grad_() for row in start] for _ in range(2))
+    ours = Optimiser(name, one, 0.1)
+    optimiser = theirs(other, lr=0.1, fused=True)
+    for step in range(4):
+        for rows, each in ((one, ours), (other, optimiser)):
+            each.zero_grad()
+            rows[0].square().sum().backward()
+            if step % 2:
+                rows[1].sin().sum().backward()  # and the third never has a gradient
+            each.step()
+    assert all(torch.equal(*pair) for pair in zip(one, other, strict=True))
+    assert torch.equal(one[2], start[2])
+    assert not torch.equal(one[1], start[1])
 
 
 @pytest.mark.parametrize("gradient", ["theta", "identity"])

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from fedpm.data.datasets import Shard, to_input
 from fedpm.errors import ConfigError
 from fedpm.masking import MaskedNetwork, Vector
+from fedpm.optimiser import Optimiser
 from fedpm.rng import Streams
 
 CPU = torch.device("cpu")
@@ -101,7 +102,7 @@ def train_scores(
     """
     start = torch.from_numpy(theta).to(how.device)
     sampled = SampledWeights(network, weights.to(how.device), start, how.gradient)
-    optimiser = torch.optim.Adam(list(sampled.scores.values()), lr=how.lr, fused=True)  # fresh: clients keep no state
+    optimiser = Optimiser("adam", sampled.scores.values(), how.lr)  # fresh: clients keep no state
     noise = rng.noise("local masks", how.device)
     half = torch.tensor(0.5, device=how.device)
 
@@ -116,9 +117,6 @@ def train_scores(
     return sampled.theta(), stats, loss
 
 
-OPTIMISERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}
-
-
 def train_weights(
     network: MaskedNetwork, start: Vector, stats: Vector, shard: Shard, rng: Streams, how: Local
 ) -> tuple[Vector, Vector, float]:
@@ -129,7 +127,7 @@ def train_weights(
     """
     flat = torch.tensor(start, device=how.device)
     weights = {name: view.detach().requires_grad_() for name, view in network.views(flat).items()}
-    optimiser = OPTIMISERS[how.optimiser](weights.values(), lr=how.lr, fused=True)
+    optimiser = Optimiser(how.optimiser, weights.values(), how.lr)
     stats, loss = fit(network, weights, optimiser.zero_grad, optimiser.step, stats, shard, rng, how)
     return flat.cpu().numpy(), stats, loss
 

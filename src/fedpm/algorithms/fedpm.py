@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import log
 
 import numpy as np
 import numpy.typing as npt
@@ -213,8 +214,6 @@ class FedPM:
 
 def divergence(theta: Vector, start: Vector) -> float:
     """Return the mean of KL(Bern(θ_k) ‖ Bern(θ_g)) in bits: the least that any shared randomness could send."""
-    p, q = theta.astype(np.float64), start.astype(np.float64)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ones = np.where(p > 0, p * np.log2(p / q), 0.0)
-        zeros = np.where(p < 1, (1 - p) * np.log2((1 - p) / (1 - q)), 0.0)
-    return float((ones + zeros).mean())
+    p, q = torch.from_numpy(theta), torch.from_numpy(start)
+    nats = torch.xlogy(p, p / q) + torch.xlogy(1 - p, (1 - p) / (1 - q))
+    return float(nats.numpy().mean(dtype=np.float64)) / log(2)

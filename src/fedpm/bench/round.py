@@ -20,7 +20,7 @@ def run() -> list[Row]:
     made = experiment(CASE, CLIENTS, steps=1, epochs=EPOCHS)
     algorithm, clients = fedpm_of(made), made.clients
     shards = [clients.train.take(part) for part in clients.parts]
-    state = _advance(made, algorithm.init())
+    state = advance(made, algorithm.init())
 
     def bare() -> None:
         """Train as the clients of the round do."""
@@ -30,7 +30,7 @@ def run() -> list[Row]:
             rng = clients.streams.at(state.round + 1, client)
             train_scores(algorithm.masked, weights, theta, state.stats, shard, rng, algorithm.local)
 
-    cases: dict[str, Callable[[], object]] = {"round": lambda: _advance(made, state), "bare steps": bare}
+    cases: dict[str, Callable[[], object]] = {"round": lambda: advance(made, state), "bare steps": bare}
     naive = Naive(algorithm.masked)
     cases["research code"] = lambda: round_of(naive, shards, EPOCHS, algorithm.local.batch_size)
     with threads(1):
@@ -45,9 +45,11 @@ def run() -> list[Row]:
     ]
 
 
-def _advance(made: Experiment, state: FedPMState) -> FedPMState:
-    """Run a round, all but the scores of the global model."""
+def advance(made: Experiment, state: FedPMState) -> FedPMState:
+    """Run a round of all clients, but for the scores of the global model."""
     algorithm = fedpm_of(made)
     broadcast = algorithm.broadcast(state).payload
-    replies = Sequential(made.clients).run(state.round + 1, [Task(client, broadcast) for client in range(CLIENTS)])
+    replies = Sequential(made.clients).run(
+        state.round + 1, [Task(client, broadcast) for client in range(len(made.clients.parts))]
+    )
     return algorithm.aggregate(state, (algorithm.decode(state, client, reply.payload) for client, reply in replies))

@@ -10,6 +10,7 @@ from fedpm.bench import Row, timed
 from fedpm.bench.cases import NETWORKS, experiment, fedpm_of
 from fedpm.data.datasets import to_input
 from fedpm.experiment import Experiment
+from fedpm.optimiser import Optimiser
 from fedpm.rng import Streams
 from fedpm.training import SampledWeights, threads
 
@@ -44,11 +45,11 @@ def steps(made: Experiment) -> tuple[dict[str, Callable[[], object]], Callable[[
     rest = network.surroundings(torch.from_numpy(network.initial_stats()))
     theta = torch.from_numpy(Posterior.initial(0, network.size).mode().clip(CLAMP, 1 - CLAMP))
     sampled = SampledWeights(network, network.weights(0), theta, how.gradient)
-    adam = torch.optim.Adam(list(sampled.scores.values()), lr=how.lr, fused=True)
+    adam = Optimiser("adam", sampled.scores.values(), how.lr)
     noise = Streams(0).noise("local masks", how.device)
     flat = torch.from_numpy(network.dense_weights(0))
     weights = {name: view.detach().requires_grad_() for name, view in network.views(flat).items()}
-    plain = torch.optim.Adam(list(weights.values()), lr=0.001, fused=True)
+    plain = Optimiser("adam", weights.values(), 0.001)
     network.net.train()
 
     def backward(values: dict[str, torch.Tensor]) -> None:

@@ -1,6 +1,8 @@
 """The command line. Torch is imported only by commands that compute."""
 
 import sys
+from importlib.metadata import version
+from typing import Annotated
 
 import typer
 
@@ -15,12 +17,26 @@ from fedpm.errors import ConfigError, FedPMError
 
 app = typer.Typer(
     name="fedpm",
-    help="Federated learning at a fraction of a bit per parameter.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"fedpm {version('fedpm')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version_: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Federated learning at a fraction of a bit per parameter."""
 
 
 app.command(epilog=keys_help())(run)

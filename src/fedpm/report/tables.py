@@ -93,8 +93,8 @@ def tables(collection: Collection) -> list[Table]:
 def _overview(collection: Collection) -> Table:
     head, rows = overview(collection)
     note = "Means over the seeds, accuracy ± σ. Bits per parameter and client; bytes of all clients, both ways."
-    if collection.goal is not None:
-        note += f" MB to {collection.goal:g}: until that accuracy is first reached, or how many of the runs reach it."
+    if collection.goals:
+        note += " MB to an accuracy: until it is first reached, or how many of the runs reach it."
     cells = [[Cell(cell) for cell in row] for row in rows]
     for quantity, column in (("accuracy", "accuracy"), ("paper_bpp", "paper's bpp"), ("model_bpp", "model bpp")):
         published, place = _published(collection, quantity), head.index(column)

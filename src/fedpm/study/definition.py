@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import tomli_w
 from pydantic import Field, ValidationError
@@ -20,11 +20,12 @@ from pydantic import Field, ValidationError
 from fedpm import config as configs
 from fedpm.config import Config
 from fedpm.config.sections import Section
-from fedpm.errors import ConfigError
+from fedpm.errors import ArtifactError, ConfigError
 
 Settings = dict[str, Any]
 Axes = dict[str, dict[str, Settings]]
 ScaleName = Literal["small", "paper"]
+Goal = Annotated[float, Field(gt=0, le=1)]
 
 
 class Published(Section):
@@ -52,7 +53,7 @@ class StudyFile(Section):
     about: str = ""
     paper: str = ""
     base: str = "quickstart"
-    goal: float | None = Field(None, gt=0, le=1, description="accuracy: how many bytes until it is reached?")
+    goal: Goal | list[Goal] = Field(default_factory=list, description="accuracies: how many bytes until each?")
     settings: Settings = Field(default_factory=dict)
     axes: dict[str, Any] = Field(default_factory=dict)
     published: list[Published] = Field(default_factory=list)
@@ -84,7 +85,7 @@ class Study:
     scale: str
     differs: str
     base: str
-    goal: float | None
+    goals: list[float]
     seeds: int
     settings: Settings
     axes: Axes
@@ -144,9 +145,10 @@ def load(name: str, scale: str | None = None, overrides: Iterable[str] = ()) -> 
     if base.endswith(".toml"):
         base = str((Path(name).parent / base).resolve())
     words = [sized.differs, f"Changed on the command line: {', '.join(changed)}." if changed else ""]
-    about = {key: getattr(file, key) for key in ("title", "about", "paper", "goal", "published")}
+    about = {key: getattr(file, key) for key in ("title", "about", "paper", "published")}
     return Study(
         **about,
+        goals=file.goal if isinstance(file.goal, list) else [file.goal],
         scale=scale,
         differs=" ".join(filter(None, words)),
         base=base,
@@ -158,9 +160,13 @@ def load(name: str, scale: str | None = None, overrides: Iterable[str] = ()) -> 
 
 def read(folder: Path) -> Study:
     """Return the study of a folder that ``to_toml`` was written to."""
-    table = tomllib.loads((folder / "study.toml").read_text())
-    table["published"] = [Published.model_validate(entry) for entry in table["published"]]
-    return Study(**{"about": "", "paper": "", "scale": "", "differs": "", "goal": None, "seeds": 1, **table})
+    file = folder / "study.toml"
+    try:
+        table = tomllib.loads(file.read_text())
+        table["published"] = [Published.model_validate(entry) for entry in table["published"]]
+        return Study(**{"about": "", "paper": "", "scale": "", "differs": "", "seeds": 1, **table})
+    except (ValueError, KeyError, TypeError) as error:
+        raise ArtifactError(f"{file}: not a study that this release wrote ({error}); choose another folder") from None
 
 
 def _find(name: str) -> StudyFile:

@@ -88,9 +88,9 @@ class Collection:
         return [run for group in self.groups for run in group.runs]
 
     @property
-    def goal(self) -> float | None:
-        """The accuracy to which bytes are counted."""
-        return self.study.goal if self.study else None
+    def goals(self) -> list[float]:
+        """The accuracies to which bytes are counted."""
+        return self.study.goals if self.study else []
 
 
 def called(axis: str, label: str) -> str:
@@ -213,13 +213,12 @@ accounting) and down, bytes of all clients both ways, bits per parameter and byt
 
 def overview(collection: Collection) -> tuple[list[str], list[list[str]]]:
     """Return head and rows of the table of everything: a row a group, means over the seeds."""
-    goal = collection.goal
     head = [*(collection.axes or ["algorithm"]), *COLUMNS]
     rows = [
         [*(group.labels.values() or [group.name]), *(column(group) for column in COLUMNS.values())]
         for group in collection.groups
     ]
-    if goal is not None:
+    for goal in collection.goals:
         head.insert(-3, f"MB to {goal:g}")
         for row, group in zip(rows, collection.groups, strict=True):
             row.insert(-3, _to_goal(group, goal))
@@ -231,4 +230,4 @@ def _to_goal(group: Group, goal: float) -> str:
     reached = [spent for run in group.runs if (spent := run.bytes_to(goal)) is not None]
     if len(reached) < len(group.runs):
         return f"{len(reached)} of {len(group.runs)}"
-    return _mean([spent / 1e6 for spent in reached], 1)
+    return _mean([spent / 1e6 for spent in reached], 2)
