@@ -32,6 +32,10 @@ def test_memory_of_a_run_is_read_after_every_round() -> None:
     assert row["last / second quarter"] == pytest.approx(1, abs=0.5)
 
 
+def test_the_most_memory_of_a_round_is_that_of_its_own_process() -> None:
+    assert 1e8 < memory.peak("CONV-4, 8×8") < 2e10
+
+
 def test_research_code_learns_masks_too() -> None:
     made = experiment("CONV-4, 8×8", clients=2, steps=1)
     algorithm, train = fedpm_of(made), made.clients.train

@@ -40,16 +40,20 @@ def _aggregation(algorithm: FedPM, state: FedPMState, count: int) -> Row:
 
     tracemalloc.start()
     started = process_time()
-    algorithm.aggregate(state, updates())
+    after = algorithm.aggregate(state, updates())
     total = process_time() - started
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
+    started = process_time()
+    broadcast = algorithm.broadcast(after).payload
     return {
         "case": f"K = {count} uploads of CONV-6",
         "peak MB": peak / 1e6,
         "decoding ms an upload": 1000 * spent[0] / count,
         "decoded M/s": algorithm.masked.size * count / spent[0] / 1e6,
         "seconds with encoding": total,
+        "broadcast bpp": 8 * len(broadcast) / algorithm.masked.size,
+        "broadcast s": process_time() - started,
     }
 
 
