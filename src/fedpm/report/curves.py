@@ -1,5 +1,6 @@
 """Figures of lines: accuracy and bits over rounds, and accuracy against bytes."""
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from fedpm.report.style import MUTED, colour
+from fedpm.report.style import DASHES, MUTED, colour
 from fedpm.study.results import Collection, Group, called
 
 Array = npt.NDArray[np.float64]
@@ -134,9 +135,13 @@ def _panel(axes: Axes, groups: list[Group], labels: list[str], series: str, make
         made = make(group, called(series, label), colour(label, labels.index(label)), strong)
         if made is not None:
             lines.append(made)
+    painted: Counter[str] = Counter()
     for line in sorted(lines, key=lambda line: line.strong):
         width = 2.2 if line.strong else 1.3
-        (drawn,) = axes.plot(line.x, line.y, color=line.colour, linewidth=width, zorder=3 if line.strong else 2)
+        style = DASHES[painted[line.colour] % len(DASHES)]  # variants of an algorithm share its colour
+        painted[line.colour] += 1
+        order = 3 if line.strong else 2
+        (drawn,) = axes.plot(line.x, line.y, color=line.colour, linewidth=width, linestyle=style, zorder=order)
         drawn.set_gid(f"line {line.name}".replace(" ", "-"))
         axes.plot(line.x[-1:], line.y[-1:], "o", color=line.colour, markersize=4 if line.strong else 3, zorder=4)
         if line.sigma.any():

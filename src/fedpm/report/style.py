@@ -20,6 +20,7 @@ _DARK = {name: dark for name, (_, dark) in PALETTE.items()} | {"ink": "#e6edf3",
 OF_ALGORITHM = dict(
     zip(("fedpm", "fedmask", "qsgd", "terngrad", "signsgd", "drive", "eden", "fedavg"), PALETTE, strict=True)
 )
+DASHES = ["solid", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (5, 1.2, 1, 1.2)), (0, (8, 2)), (0, (2.5, 1.2))]
 RC: dict[Any, Any] = {
     "font.family": "sans-serif", "font.size": 10, "axes.titlesize": 10.5, "axes.titlelocation": "left",
     "axes.edgecolor": MUTED, "axes.labelcolor": MUTED, "axes.labelsize": 9.5, "axes.titlecolor": INK,
