@@ -82,14 +82,18 @@ def figure(bits: dict[str, dict[int, list[float]]], path: Path) -> None:
     mpl.use("svg")
     mpl.rcParams["svg.hashsalt"] = "fedpm"
     from matplotlib import pyplot as plt
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-    axes = plt.subplots(figsize=(7, 4.2), layout="constrained")[1]
+    axes = plt.subplots(figsize=(7.5, 4.2), layout="constrained")[1]
     for name, rounds in bits.items():
         values = [mean(found) for found in rounds.values()]
-        style = {"color": "black", "linestyle": "--"} if name.startswith("KL") else {}
-        axes.plot(list(rounds), values, label=name, **style)
+        style = {"color": "#7a7a7a", "linestyle": "--"} if name.startswith("KL") else {}
+        (line,) = axes.plot(list(rounds), values, **style)
+        end = (max(rounds), values[-1])
+        axes.annotate(name, end, (6, 0), textcoords="offset points", va="center", fontsize=8, color=line.get_color())
     axes.set(yscale="log", xlabel="round", ylabel="bits per parameter, up")
-    axes.legend(fontsize=8, frameon=False)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.spines[["top", "right"]].set_visible(False)
     path.parent.mkdir(parents=True, exist_ok=True)
     plt.savefig(path, metadata={"Date": None})
