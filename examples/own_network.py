@@ -4,11 +4,10 @@ Run it with: python examples/own_network.py
 """
 
 import torch
-from sklearn.datasets import load_breast_cancer
-from sklearn.preprocessing import StandardScaler
 from torch import nn
 
 import fedpm
+from fedpm.data.datasets import digits
 
 
 class Net(nn.Module):
@@ -16,8 +15,8 @@ class Net(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.body = nn.Sequential(nn.Linear(30, 128), nn.BatchNorm1d(128, affine=False), nn.ReLU(), nn.Linear(128, 128))
-        self.head = nn.Linear(128, 2)
+        self.body = nn.Sequential(nn.Linear(64, 128), nn.BatchNorm1d(128, affine=False), nn.ReLU(), nn.Linear(128, 128))
+        self.head = nn.Linear(128, 10)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return a score for each class."""
@@ -26,10 +25,10 @@ class Net(nn.Module):
 
 
 def main() -> None:
-    """Train on 469 patients spread over 8 hospitals, test on 100."""
-    x, y = load_breast_cancer(return_X_y=True)
-    x = StandardScaler().fit(x[:469]).transform(x)
-    data = fedpm.dataset(train=(x[:469], y[:469]), test=(x[469:], y[469:]), classes=("malignant", "benign"))
+    """Train on rows of 64 numbers (here the pixels of digits) at 8 clients, test on others."""
+    train, test = digits().train, digits().test  # in your program: arrays or tensors of your own
+    x, x_test = train.x.reshape(-1, 64), test.x.reshape(-1, 64)
+    data = fedpm.dataset(train=(x, train.y), test=(x_test, test.y), classes=tuple("0123456789"))
 
     config = fedpm.load_config("quickstart", ["clients.total=8", "rounds=10", "local.epochs=5", "local.batch_size=32"])
     result = fedpm.run(config, net=Net(), data=data)
@@ -37,7 +36,7 @@ def main() -> None:
 
     result.file.save("model.fedpm")
     model = fedpm.load("model.fedpm", net=Net())
-    print("first patient:", data.classes[int(model(torch.from_numpy(data.test.x[:1])).argmax())])
+    print("first row of the test:", data.classes[int(model(torch.from_numpy(data.test.x[:1])).argmax())])
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from fedpm.masking import MaskedNetwork, Vector
 from fedpm.rng import Streams
 
 _TOP = struct.Struct("<I")
-_TINY = np.float32(1e-37)  # a layer of zeros stays zero
+_TINY = np.float32(1e-30)  # a layer that hardly changed stays as it was; steps over less would overflow
 
 
 @dataclass(frozen=True)
