@@ -199,3 +199,17 @@ def test_true_and_papers_bits_of_drive_on_conv6() -> None:
     Rotation(network.size, SHARED).forward(delta)
     assert time.perf_counter() - started < 2, "0.13 s alone on one slow core"
     assert sent(RotatedSigns(), delta, network)[1] == pytest.approx(1.0, abs=0.002)
+
+
+@pytest.mark.parametrize("size", [0.0, 1e-45, 1e-38, 1e-34, 1e-30, 1e-20, 1e15])
+@pytest.mark.parametrize(
+    "quantiser",
+    [Signs(), Ternary(2.5), Levels(0.25), RotatedSigns(), GaussianLevels(1.0), GaussianLevels(0.5), Float32()],
+    ids=lambda quantiser: type(quantiser).__name__,
+)
+def test_changes_of_any_size_pass(quantiser: Quantiser, size: float) -> None:
+    delta = (heavy_tailed(LONG) * size).astype(np.float32)
+    received = sent(quantiser, delta, LONG)[0]
+    assert np.isfinite(received).all()
+    if not isinstance(quantiser, Signs):
+        assert np.abs(received).max() <= 100 * max(np.abs(delta).max(), 1e-36)
