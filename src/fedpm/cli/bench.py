@@ -27,7 +27,7 @@ def bench(
     names: Annotated[list[str] | None, typer.Argument(help=f"What to measure: {', '.join(BENCHMARKS)}.")] = None,
     out: Annotated[Path | None, typer.Option(help="Also write the figures to this file, as JSON.")] = None,
 ) -> None:
-    """Measure the library on this machine: all of it, or what is named. All of it takes about 15 minutes."""
+    """Measure the library on this machine: all of it, or what is named. All of it takes about 20 minutes."""
     for name in names or ():
         if name not in BENCHMARKS:
             raise ConfigError(f"bench {name}: there is no such benchmark; there are: {', '.join(BENCHMARKS)}")
