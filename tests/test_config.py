@@ -111,3 +111,9 @@ def test_written_settings_hold_what_concerns_the_algorithm() -> None:
     assert not {"dense", "eden", "qsgd"} & set(masks)
     assert {"dense", "eden"} <= set(eden)
     assert not {"codec", "aggregation", "qsgd"} & set(eden)
+
+
+@pytest.mark.parametrize("preset", list(configs.presets()))
+@pytest.mark.parametrize("name", list(TUNED))
+def test_every_preset_leaves_the_rate_to_the_algorithm(preset: str, name: str) -> None:
+    assert resolved(load(preset, [f"algorithm={name}"])).local.lr == TUNED[name].lr
