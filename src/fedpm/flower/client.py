@@ -19,8 +19,9 @@ from fedpm.engines.flower.work import Answer, Memory, Request
 
 app = ClientApp()
 if Path(sys.argv[0]).name.startswith("flwr-clientapp"):
-    # Flower's own exit can hang if its SuperNode is killed
-    threading.Thread(target=end_with_parent, args=(os.getppid(), 10.0), daemon=True).start()
+    # Flower's own exit can hang if its SuperNode is killed; os.getppid() would be too late if it was killed already
+    parent = int(sys.argv[sys.argv.index("--parent-pid") + 1]) if "--parent-pid" in sys.argv else os.getppid()
+    threading.Thread(target=end_with_parent, args=(parent, 10.0), daemon=True).start()
 
 
 @app.query()
