@@ -11,6 +11,7 @@ import numpy as np
 from torch import nn
 
 from fedpm.algorithms.deltas import Deltas, DenseState, Quantiser
+from fedpm.algorithms.downlink import Received
 from fedpm.algorithms.drive import RotatedSigns
 from fedpm.algorithms.eden import GaussianLevels
 from fedpm.algorithms.fedavg import Float32
@@ -68,13 +69,17 @@ def targets() -> list[Target]:
         found.append(
             Target(codec, upload(algorithm, states[-1], 2), partial(read_upload, algorithm, states[-1]), forged_message)
         )
-        for name, state, holder in (
-            ("seed", states[0], False),
-            ("full", states[-1], False),
-            ("brief", states[-1], True),
+        steps = tuple(algorithm.broadcast(state, since=state.round) for state in states[2:])
+        past = [algorithm.broadcast(state).payload for state in states]
+        chain = algorithm._downlink.chained(Received(5, 4, None, states[-1].stats), steps)
+        for name, message, round, memory in (
+            ("seed", algorithm.broadcast(states[0]), 1, b""),
+            ("full", algorithm.broadcast(states[-1]), 4, b""),
+            ("brief", steps[-1], 4, past[2]),
+            ("steps", chain, 4, past[1]),
         ):
-            message = algorithm.broadcast(state, holder=holder).payload
-            found.append(Target(f"{codec} {name}", message, partial(read_broadcast, algorithm, state), forged_message))
+            read = partial(read_broadcast, algorithm, round, memory)
+            found.append(Target(f"{codec} {name}", message.payload, read, forged_message))
     found += [mask_by_threshold(MaskedNetwork(net), codec) for codec in FORMS]
     for name, quantiser in QUANTISERS.items():
         found.append(dense(name, Deltas(MaskedNetwork(net), 5, Local(1, 64, 0.1), quantiser)))
@@ -180,9 +185,9 @@ def read_upload(algorithm: FedPM | FedMask, state: FedPMState, data: bytes) -> b
     return update.mask.tobytes() + update.stats.tobytes()
 
 
-def read_broadcast(algorithm: FedPM, state: FedPMState, data: bytes) -> bytes:
-    """Return what a client that holds the broadcast before makes of one."""
-    received = algorithm._downlink.read(data, state.round + 1, algorithm.memory(state))
+def read_broadcast(algorithm: FedPM, round: int, memory: bytes, data: bytes) -> bytes:
+    """Return what a client that holds an earlier broadcast makes of one."""
+    received = algorithm._downlink.read(data, round, memory)
     return received.belief_of(algorithm.masked).mode().tobytes() + received.stats.tobytes()
 
 

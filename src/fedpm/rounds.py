@@ -146,12 +146,13 @@ def _round(experiment: Experiment, engine: Engine, state: Any) -> tuple[Any, Rec
 
 
 def _tasks(algorithm: Algorithm[Any, Any], state: Any, chosen: list[int]) -> tuple[list[Task], float]:
-    """Return each client's broadcast, the brief form where it holds the last one, and the ideal bits of them all."""
-    holders = algorithm.holders(state)
-    forms = {holds: algorithm.broadcast(state, holder=holds) for holds in {client in holders for client in chosen}}
-    memory = algorithm.memory(state)
-    tasks = [Task(c, forms[c in holders].payload, memory if c in holders else b"") for c in chosen]
-    return tasks, sum(forms[client in holders].ideal_bits for client in chosen)
+    """Return each client's broadcast, one that builds on what it holds if it can, and the ideal bits of them all."""
+    held = algorithm.holders(state)
+    since = [held.get(client) for client in chosen]
+    forms = {round: algorithm.broadcast(state, since=round) for round in set(since)}
+    memory = {round: algorithm.memory(state, round) if round else b"" for round in forms}
+    tasks = [Task(client, forms[s].payload, memory[s]) for client, s in zip(chosen, since, strict=True)]
+    return tasks, sum(forms[s].ideal_bits for s in since)
 
 
 def _scores(experiment: Experiment, state: Any) -> Record:

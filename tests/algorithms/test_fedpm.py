@@ -4,23 +4,26 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
-from fedpm.algorithms.downlink import Received
+from fedpm.algorithms.downlink import MAX_STEPS, Received, relay
 from fedpm.algorithms.fedpm import FedPM, FedPMState, Update, divergence
 from fedpm.algorithms.posterior import Posterior, reset_due
+from fedpm.algorithms.window import Window
 from fedpm.codec.coders import CODERS
 from fedpm.codec.masks import sample_mask
+from fedpm.codec.message import Message
 from fedpm.data.datasets import Dataset
 from fedpm.errors import WireError
 from fedpm.masking import MaskedNetwork
 from fedpm.rng import Streams
 from fedpm.training import Local
 from tests.conftest import small_net
-from tests.fuzzing import advance
+from tests.fuzzing import advance, upload
 
 
-def make(**settings: object) -> FedPM:
-    return FedPM(MaskedNetwork(small_net()), seed=5, local=Local(1, 64, 0.1), **settings)
+def make(net: nn.Module | None = None, **settings: object) -> FedPM:
+    return FedPM(MaskedNetwork(net or small_net()), seed=5, local=Local(1, 64, 0.1), **settings)
 
 
 def random_theta(clients: int, size: int) -> np.ndarray:
@@ -140,20 +143,21 @@ def test_first_broadcast_is_a_seed_and_later_ones_are_no_floats() -> None:
 @pytest.mark.parametrize("reset_every", [1, 3])
 def test_a_client_reads_what_the_server_believes_in_every_form(codec: str, reset_every: int) -> None:
     algorithm = make(lam0=3, reset_every=reset_every, codec=codec)
-    state, memory = algorithm.init(), b""
+    state, memory = algorithm.init(), {1: algorithm.broadcast(algorithm.init()).payload}
     for masks in [*masks_of_rounds(4, 3, algorithm.masked.size), [], *masks_of_rounds(2, 5, algorithm.masked.size)]:
         state = fold(algorithm, state, masks)
         number = state.round + 1
-        forms = [algorithm.broadcast(state)]
-        if masks:
-            forms.append(algorithm.broadcast(state, holder=True))
-            assert algorithm.memory(state) == memory or state.round == 1
-            assert len(forms[1].payload) <= len(forms[0].payload)
-        for form in forms:
-            received = algorithm._downlink.read(form.payload, number, algorithm.memory(state))
+        forms = [(algorithm.broadcast(state), b"")]
+        for since in set(algorithm.holders(state).values()):
+            assert algorithm.memory(state, since) == memory[since]
+            forms.append((algorithm.broadcast(state, since=since), memory[since]))
+            assert len(forms[-1][0].payload) <= len(forms[0][0].payload)
+        for form, held in forms:
+            received = algorithm._downlink.read(form.payload, number, held)
             assert received.seed == 5
             assert np.array_equal(received.posterior.mode(), algorithm.posterior(state).mode())
-        memory = algorithm.remember(forms[-1].payload, number, algorithm.memory(state))
+            memory[number] = algorithm.remember(form.payload, number, held)
+            assert memory[number] == forms[0][0].payload
 
 
 @pytest.mark.parametrize("codec", sorted(CODERS))
@@ -161,33 +165,82 @@ def test_relayed_uploads_say_the_same_as_counts(codec: str) -> None:
     algorithm = make(lam0=2, reset_every=2, codec=codec)
     state = algorithm.init()
     for _ in range(4):  # from the seed, after a reset, and between resets
-        before = algorithm._downlink.read(algorithm.broadcast(state).payload, state.round + 1, algorithm.memory(state))
+        memory, start = algorithm.broadcast(state).payload, state
+        before = algorithm._downlink.read(memory, state.round + 1)
         state = advance(algorithm, state, 3)
         posterior = algorithm.posterior(state)
         content = Received(algorithm.seed, state.round + 1, posterior, state.stats)
+        uploads = b"".join(relay(k, Message.from_bytes(upload(algorithm, start, k)).coded) for k in range(3))
         forms = [
             algorithm._downlink.full(content),
             algorithm._downlink.brief(content, before, [0, 1, 2], shared=False),
             algorithm._downlink.brief(content, before, [0, 1, 2], shared=True),
-            algorithm._downlink.relayed(content, CODERS[codec][0], state.uploads.tobytes()),
+            algorithm._downlink.relayed(content, CODERS[codec][0], uploads),
         ]
         for form in forms:
-            received = algorithm._downlink.read(form.payload, state.round + 1, algorithm.memory(state))
+            received = algorithm._downlink.read(form.payload, state.round + 1, memory)
             assert received.posterior is not None
             assert np.array_equal(received.posterior.ones, posterior.ones)
             assert (received.posterior.total, received.posterior.lam0) == (posterior.total, 2)
-        sent = algorithm.broadcast(state, holder=True).payload
-        assert len(sent) <= min(len(form.payload) for form in forms if codec == "shared-randomness" or form != forms[2])
+        held = algorithm.holders(state).get(0)
+        sent = algorithm.broadcast(state, since=held).payload
+        assert len(sent) == min(len(form.payload) for form in forms if codec == "shared-randomness" or form != forms[2])
+
+
+@pytest.mark.parametrize("codec", sorted(CODERS))
+@pytest.mark.parametrize("relayed", [True, False])
+def test_a_client_that_missed_rounds_gets_what_it_missed(codec: str, relayed: bool) -> None:
+    algorithm = make(nn.Linear(150, 200), reset_every=3, codec=codec, relay=relayed)
+    states, memory = [algorithm.init()], {1: algorithm.broadcast(algorithm.init()).payload}
+    sure = np.abs(Streams(0).bits("m", algorithm.masked.size) - np.float32(0.005))  # of one mind: steps are short
+    coder = CODERS[codec][1]
+    for number in range(2, 14):  # client 0 answers the first round and every fifth; the others always
+        updates = []
+        for client in range(0 if number % 5 == 2 else 1, 4):
+            mask, coded = coder.encode(sure, algorithm.known(states[-1], client), Streams(6).at(number, client))
+            updates.append(Update(client, mask, np.zeros(0, np.float32), coded.data))
+        states.append(algorithm.aggregate(states[-1], updates))
+        memory[number] = algorithm.broadcast(states[-1]).payload
+    lengths = []
+    for state in states[6:]:
+        number, since = state.round + 1, algorithm.holders(state).get(0)
+        assert since == next(r for r in range(state.round, 0, -1) if r % 5 == 1)
+        sent = algorithm.broadcast(state, since=since).payload
+        assert len(sent) < len(memory[number])
+        for held in range(since, number):  # a node may remember more for the sake of another client
+            assert algorithm.remember(sent, number, memory[held]) == memory[number]
+        for held in (None, since - 1, number):
+            with pytest.raises(WireError, match="which this client does not hold") as lacks:
+                algorithm.remember(sent, number, memory.get(held, b""))
+            assert lacks.value.kind == "lacks"
+        lengths.append(len(sent))
+    assert lengths[0] < lengths[1] < lengths[2] < lengths[3] < lengths[4] > lengths[5]
+
+
+def test_the_past_is_kept_only_while_it_is_worth_sending() -> None:
+    algorithm = make(nn.Linear(150, 200))
+    state = algorithm.init()
+    for _ in range(12):
+        state = fold(algorithm, state, 3 * [Streams(0).bits("m", algorithm.masked.size)])
+    window = Window.of(state.window)
+    assert len(window.steps) == len(window.past) == MAX_STEPS
+    assert window.array().tobytes() == state.window.tobytes()
+    state = algorithm.aggregate(
+        state, [Update(7, Streams(1).bits("m", algorithm.masked.size), np.zeros(0, np.float32))]
+    )
+    for masks in masks_of_rounds(3, 3, algorithm.masked.size):  # clients of no mind at all
+        state = fold(algorithm, state, masks)
+    assert len(Window.of(state.window).steps) <= 1
+    assert 7 not in algorithm.holders(state)
 
 
 def test_uploads_are_kept_only_while_they_are_worth_relaying() -> None:
     algorithm = make()
-    masks = [Streams(0).bits("m", algorithm.masked.size)] * 3
-    few = [Update(client, mask, np.zeros(0, np.float32), bytes(10)) for client, mask in enumerate(masks)]
-    assert len(algorithm.aggregate(algorithm.init(), few).uploads) == 3 * 18
-    many = [replace(update, coded=bytes(algorithm.masked.size)) for update in few]
-    assert len(algorithm.aggregate(algorithm.init(), many).uploads) == 0
-    assert len(make(relay=False).aggregate(algorithm.init(), few).uploads) == 0
+    few = Update(3, Streams(0).bits("m", algorithm.masked.size), np.zeros(0, np.float32), bytes(10))
+    assert algorithm._relay(b"before", few) == b"before" + relay(3, bytes(10))
+    assert algorithm._relay(b"", replace(few, coded=bytes(algorithm.masked.size))) is None
+    assert algorithm._relay(None, few) is None
+    assert make(relay=False)._relay(b"", few) is None
 
 
 def test_a_client_without_the_past_says_so() -> None:
@@ -195,10 +248,10 @@ def test_a_client_without_the_past_says_so() -> None:
     state = algorithm.init()
     for _ in range(2):  # clients that stay of one mind, so that the brief form is the shorter one
         state = fold(algorithm, state, 3 * [Streams(0).bits("m", algorithm.masked.size)])
-    brief = algorithm.broadcast(state, holder=True).payload
+    brief = algorithm.broadcast(state, since=2).payload
     with pytest.raises(WireError, match="builds on that of round 2, which this client does not hold"):
         algorithm._downlink.read(brief, 3)
-    with pytest.raises(WireError, match="round 1 instead of 2"):
+    with pytest.raises(WireError, match="does not hold; it holds that of round 1"):
         algorithm._downlink.read(brief, 3, algorithm.broadcast(algorithm.init()).payload)
 
 

@@ -12,7 +12,7 @@ from tests.flower.conftest import processes
 LEADER = """
 import os, sys
 from fedpm.flower.commands import mind
-deaf = "import signal as s, time;s.signal(2, s.SIG_IGN);s.signal(15, s.SIG_IGN);print('ready', flush=True);time.sleep(99)"
+deaf = "import signal as s,time;s.signal(2, s.SIG_IGN);s.signal(15, s.SIG_IGN);print('ready',flush=True);time.sleep(9)"
 leader = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {deaf!r}], start_new_session=True).wait()"
 os.execve(sys.executable, [sys.executable, "-c", leader], {**os.environ, **mind(grace=0.5)})
 """

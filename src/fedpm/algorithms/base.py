@@ -60,20 +60,20 @@ class Algorithm(Protocol[S, U]):
     def init(self) -> S:
         """Return the state before the first round."""
 
-    def broadcast(self, state: S, *, holder: bool = False) -> Broadcast:
-        """Return the message that starts the next round, for a client that holds the last one or for any other."""
+    def broadcast(self, state: S, *, since: int | None = None) -> Broadcast:
+        """Return the message that starts the next round, for a client that holds the one of round ``since`` or none."""
 
-    def holders(self, state: S) -> set[int]:
-        """Return the clients that hold the broadcast of the round before."""
+    def holders(self, state: S) -> dict[int, int]:
+        """Return the clients that hold a broadcast to build on, each with its round."""
 
-    def memory(self, state: S) -> bytes:
-        """Return what those clients keep of it: what ``remember`` gave them."""
+    def memory(self, state: S, since: int) -> bytes:
+        """Return what they keep of the broadcast of round ``since``: what ``remember`` gave them."""
 
     def client_update(self, broadcast: bytes, shard: Shard, rng: Streams, memory: bytes = b"") -> ClientResult:
         """Train on a client's examples; ``rng`` holds the client's own streams of this round."""
 
     def remember(self, broadcast: bytes, round: int, memory: bytes = b"") -> bytes:
-        """Return what a client keeps of a broadcast, to read a brief one in the next round."""
+        """Return what a client keeps of a broadcast, to read brief ones later."""
 
     def decode(self, state: S, client: int, payload: bytes) -> U:
         """Return what a client sent in answer to ``broadcast(state)``, or raise WireError."""

@@ -118,16 +118,16 @@ class Deltas:
 
     # -- on the server ------------------------------------------------------------------------------------
 
-    def broadcast(self, state: DenseState, *, holder: bool = False) -> Broadcast:
+    def broadcast(self, state: DenseState, *, since: int | None = None) -> Broadcast:
         """Return the weights, or the seed alone while they are its own."""
         content = Content(self.seed, state.round + 1, state.weights if state.steps else None, state.stats)
         return write_weights(content, self.masked, self.broadcast_as)
 
-    def holders(self, state: DenseState) -> set[int]:
+    def holders(self, state: DenseState) -> dict[int, int]:
         """Return nobody: no client needs to remember anything."""
-        return set()
+        return {}
 
-    def memory(self, state: DenseState) -> bytes:
+    def memory(self, state: DenseState, since: int) -> bytes:
         """Return nothing."""
         return b""
 

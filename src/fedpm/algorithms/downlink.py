@@ -1,12 +1,12 @@
 """What the server tells a client at the start of a round: θ_g, in the shortest form the client can read.
 
-Forms: the seed alone (before any training); counts that need no past; and, for a client that holds the broadcast of the
+Forms: the seed alone (before any training); counts that need no past; for a client that holds the broadcast of the
 round before, the sum of the last masks, given that broadcast or given also the u of the clients that answered, or
-those masks one by one as they were uploaded.
+those masks one by one as they were uploaded; and, for one that holds an earlier broadcast, all of these since then.
 """
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import lru_cache
 
@@ -29,8 +29,11 @@ MAX_TOTAL = 2**16
 """The most masks a posterior may be of; bounds what a decoder allocates."""
 MAX_PREDICTED = 32
 """With more clients in a round, drawing all of their u costs a client more than it saves."""
+MAX_STEPS = 8
+"""How many rounds a client may have missed and still be sent those alone; bounds what the server keeps."""
 _HEAD = struct.Struct("<QII")  # seed, λ0, total
 _MASKS = struct.Struct("<I")
+_LENGTH = struct.Struct("<I")
 _UPLOAD = struct.Struct("<II")  # client, bytes
 
 
@@ -42,6 +45,7 @@ class Form(IntEnum):
     GIVEN_COUNTS = 2
     GIVEN_MASKS = 3
     RELAYED = 4
+    STEPS = 5
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,11 @@ class Downlink:
         """Return a broadcast that passes the last uploads on, coded by the coder of this number."""
         return self._message(content, Form.RELAYED, bytes((number,)), Coded(uploads, 8.0 * len(uploads)))
 
+    def chained(self, content: Received, steps: tuple[Broadcast, ...]) -> Broadcast:
+        """Return a broadcast of the brief ones since the one that a client holds."""
+        coded = Coded(pack([step.payload for step in steps]), sum(step.ideal_bits for step in steps))
+        return self._message(replace(content, posterior=None), Form.STEPS, b"", coded)
+
     def known(self, belief: Belief, seed: int, round: int, client: int) -> Known:
         """Return what a client and the server both know when it uploads."""
         return Known(belief, Streams(seed).at(round, client), tuple(part.size for part in self.masked.parts))
@@ -101,32 +110,55 @@ class Downlink:
         return Broadcast(message.to_bytes(), coded.ideal_bits)
 
     def read(self, broadcast: bytes, round: int, memory: bytes = b"") -> Received:
-        """Read a broadcast; ``memory`` is the full form of the one before, if the client holds it."""
+        """Read a broadcast; ``memory`` is the full form of an earlier one, if the client holds any."""
         return _read(self, broadcast, round, memory)
 
     def _decode(self, broadcast: bytes, round: int, memory: bytes) -> Received:
         message = Message.from_bytes(broadcast)
+        if message.form in (Form.SEED, Form.COUNTS):
+            return self._step(message, round, None)
+        steps = [message]
+        if message.form == Form.STEPS:
+            _, _, _, coded = self._expected(message, round, 0)
+            steps = [Message.from_bytes(step) for step in unpack(coded, MAX_STEPS)]
+        first = round - len(steps)
+        held = Message.from_bytes(memory).round if memory else None
+        if held is None or not first <= held < round:
+            holds = "" if held is None else f"; it holds that of round {held}"
+            raise WireError(
+                f"broadcast builds on that of round {first}, which this client does not hold{holds}", "lacks"
+            )
+        received = self.read(memory, held)
+        for number, step in list(enumerate(steps, first + 1))[held - first :]:
+            received = self._step(step, number, received)
+        return received
+
+    def _expected(self, message: Message, round: int, stats: int) -> tuple[int, int, int, bytes]:
+        """Return seed, λ0, total and the coded part of the broadcast that is due."""
         if len(message.coded) < _HEAD.size:
             raise WireError(f"broadcast of {len(message.coded)} bytes: too short to hold a seed; it was cut")
         seed, lam0, total = _HEAD.unpack_from(message.coded)
+        message.expect(Kind.BROADCAST, self.masked.fingerprint(seed), round, SERVER, stats)
+        return seed, lam0, total, message.coded[_HEAD.size :]
+
+    def _step(self, message: Message, round: int, before: Received | None) -> Received:
+        """Read a broadcast that builds on the one before or on none."""
         stats_size = 0 if message.form == Form.SEED else self.masked.stats_size
-        message.expect(Kind.BROADCAST, self.masked.fingerprint(seed), round, SERVER, stats_size)
-        coded = message.coded[_HEAD.size :]
+        seed, lam0, total, coded = self._expected(message, round, stats_size)
         if message.form == Form.SEED:
             return Received(seed, round, None, self.masked.initial_stats())
         if not (0 < total <= MAX_TOTAL and 0 < lam0 <= MAX_TOTAL):
             raise WireError(f"broadcast of {total} masks with λ0 = {lam0}: both should be from 1 to {MAX_TOTAL}")
         if message.form == Form.COUNTS:
             ones = decode_counts(coded, total, self.masked.layers())
+        elif before is None or message.form not in (Form.GIVEN_COUNTS, Form.GIVEN_MASKS, Form.RELAYED):
+            raise WireError(f"broadcast of form {message.form}: this library reads forms up to {int(max(Form))}")
         else:
-            ones = self._read_brief(message.form, coded, total, round, memory)
+            ones = self._read_brief(message.form, coded, total, before)
         return Received(seed, round, Posterior(ones, total, lam0), message.stats)
 
-    def _read_brief(self, form: int, coded: bytes, total: int, round: int, memory: bytes) -> Counts:
+    def _read_brief(self, form: int, coded: bytes, total: int, before: Received) -> Counts:
         """Return the counts of a brief broadcast."""
-        if not memory:
-            raise WireError(f"broadcast builds on that of round {round - 1}, which this client does not hold", "lacks")
-        before = self.read(memory, round - 1)
         if form == Form.RELAYED:
             masks, added = self._sum(before, coded)
         else:
@@ -138,8 +170,6 @@ class Downlink:
         elif form == Form.GIVEN_MASKS:
             clients, coded = _read_clients(coded, masks)
             added = self._prediction(before, clients).decode(coded)
-        elif form != Form.RELAYED:
-            raise WireError(f"broadcast of form {form}: this library reads forms up to {int(max(Form))}")
         if total == masks:
             return added
         if before.posterior is None or total != before.posterior.total + masks:
@@ -180,6 +210,25 @@ def _read(downlink: Downlink, broadcast: bytes, round: int, memory: bytes) -> Re
 def relay(client: int, coded: bytes) -> bytes:
     """Return a client's coded mask as a broadcast passes it on."""
     return _UPLOAD.pack(client, len(coded)) + coded
+
+
+def pack(parts: list[bytes]) -> bytes:
+    """Return all parts as one, each after its length."""
+    return b"".join(_LENGTH.pack(len(part)) + part for part in parts)
+
+
+def unpack(data: bytes, most: int) -> list[bytes]:
+    """Return the parts that were packed, of which there may be ``most``."""
+    parts, place = list[bytes](), 0
+    while place < len(data):
+        if len(parts) == most or len(data) < place + _LENGTH.size:
+            raise WireError(f"{len(data)} bytes do not hold 1 to {most} parts with their lengths: they are damaged")
+        (size,) = _LENGTH.unpack_from(data, place)
+        parts.append(data[place + _LENGTH.size : place + _LENGTH.size + size])
+        if len(parts[-1]) < size:
+            raise WireError(f"a part has {len(parts[-1])} of its {size} bytes: it was cut")
+        place += _LENGTH.size + size
+    return parts
 
 
 def _read_count(coded: bytes) -> tuple[int, bytes]:

@@ -71,7 +71,7 @@ class FedMask:
         return ClientResult(message.to_bytes(), metrics)
 
     def remember(self, broadcast: bytes, round: int, memory: bytes = b"") -> bytes:
-        """Return what a client keeps of a broadcast, to read a brief one in the next round."""
+        """Return what a client keeps of a broadcast, to read brief ones later."""
         return self._server.remember(broadcast, round, memory)
 
     # -- on the server ------------------------------------------------------------------------------------
@@ -80,17 +80,17 @@ class FedMask:
         """Return the state before the first round: nothing but what the seed implies."""
         return self._server.init()
 
-    def broadcast(self, state: FedPMState, *, holder: bool = False) -> Broadcast:
+    def broadcast(self, state: FedPMState, *, since: int | None = None) -> Broadcast:
         """Return the mean of the last masks, as counts."""
-        return self._server.broadcast(state, holder=holder)
+        return self._server.broadcast(state, since=since)
 
-    def holders(self, state: FedPMState) -> set[int]:
-        """Return the clients that hold the broadcast of the round before."""
+    def holders(self, state: FedPMState) -> dict[int, int]:
+        """Return the clients that hold a broadcast to build on, each with its round."""
         return self._server.holders(state)
 
-    def memory(self, state: FedPMState) -> bytes:
-        """Return what those clients remember."""
-        return self._server.memory(state)
+    def memory(self, state: FedPMState, since: int) -> bytes:
+        """Return what they remember of the broadcast of round ``since``."""
+        return self._server.memory(state, since)
 
     def decode(self, state: FedPMState, client: int, payload: bytes) -> Update:
         """Return a client's mask and norm statistics."""

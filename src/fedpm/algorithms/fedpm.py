@@ -12,6 +12,7 @@ from torch import nn
 from fedpm.algorithms.base import Broadcast, ClientResult
 from fedpm.algorithms.downlink import Downlink, Received, relay
 from fedpm.algorithms.posterior import Posterior, reset_due
+from fedpm.algorithms.window import Window
 from fedpm.codec.coders import CODERS
 from fedpm.codec.contexts import Counts
 from fedpm.codec.masks import Known, Mask, entropy, sample_mask
@@ -32,17 +33,14 @@ CLAMP = 0.01
 class FedPMState:
     """The server's state: ones among ``total`` masks since the last reset (0: the seed's initial θ).
 
-    ``before`` is the full broadcast of the round before, which ``holders``, the clients whose masks were added last,
-    have received; ``uploads`` are those masks as they came, unless they are too large to be worth relaying.
+    ``window`` has its last broadcasts and the next one (``Window.of``).
     """
 
     round: int
     ones: Counts
     total: int
     stats: Vector
-    before: npt.NDArray[np.uint8]
-    holders: npt.NDArray[np.int64]
-    uploads: npt.NDArray[np.uint8]
+    window: npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
@@ -79,8 +77,8 @@ class FedPM:
         """Return the state before the first round: nothing but what the seed implies."""
         nothing = np.zeros(self.masked.size, np.uint32)
         stats = self.masked.initial_stats()
-        none = np.zeros(0, np.uint8)
-        return FedPMState(0, nothing, 0, stats, none, np.zeros(0, np.int64), none)
+        seed = self._downlink.full(Received(self.seed, 1, None, stats))
+        return FedPMState(0, nothing, 0, stats, Window(seed).array())
 
     # -- on the client ------------------------------------------------------------------------------------
 
@@ -114,32 +112,31 @@ class FedPM:
         return ClientResult(message.to_bytes(), metrics)
 
     def remember(self, broadcast: bytes, round: int, memory: bytes = b"") -> bytes:
-        """Return what a client keeps of a broadcast, to read a brief one in the next round."""
+        """Return what a client keeps of a broadcast, to read brief ones later."""
         return self._downlink.full(self._downlink.read(broadcast, round, memory)).payload
 
     # -- on the server ------------------------------------------------------------------------------------
 
-    def broadcast(self, state: FedPMState, *, holder: bool = False) -> Broadcast:
-        """Return the message that starts the next round, for a client that holds the one before or for any other."""
+    def broadcast(self, state: FedPMState, *, since: int | None = None) -> Broadcast:
+        """Return the message that starts the next round, for a client that holds the one of round ``since`` or none."""
+        window = Window.of(state.window)
+        if since is None:
+            return window.full
+        steps = window.steps[since - state.round - 1 :]
+        brief = steps[0] if len(steps) == 1 else self._downlink.chained(self._content(state), steps)
+        return min(window.full, brief, key=lambda form: len(form.payload))
+
+    def holders(self, state: FedPMState) -> dict[int, int]:
+        """Return the clients that hold a broadcast to build on, each with its round."""
+        return Window.of(state.window).holders
+
+    def memory(self, state: FedPMState, since: int) -> bytes:
+        """Return what they remember of the broadcast of round ``since``."""
+        return Window.of(state.window).past[since - state.round - 1]
+
+    def _content(self, state: FedPMState) -> Received:
         posterior = Posterior(state.ones, state.total, self.lam0) if state.total else None
-        content = Received(self.seed, state.round + 1, posterior, state.stats)
-        full = self._downlink.full(content)
-        if not holder:
-            return full
-        before = self._downlink.read(self.memory(state), state.round)
-        shared = self.codec == "shared-randomness"
-        forms = [full, self._downlink.brief(content, before, state.holders.tolist(), shared=shared)]
-        if len(state.uploads):
-            forms.append(self._downlink.relayed(content, CODERS[self.codec][0], state.uploads.tobytes()))
-        return min(forms, key=lambda form: len(form.payload))
-
-    def holders(self, state: FedPMState) -> set[int]:
-        """Return the clients that hold the broadcast of the round before."""
-        return set(state.holders.tolist())
-
-    def memory(self, state: FedPMState) -> bytes:
-        """Return what those clients remember."""
-        return state.before.tobytes()
+        return Received(self.seed, state.round + 1, posterior, state.stats)
 
     def decode(self, state: FedPMState, client: int, payload: bytes) -> Update:
         """Return a client's mask and norm statistics."""
@@ -160,26 +157,27 @@ class FedPM:
         """Update the posterior with the clients' masks (Algorithm 2), one at a time."""
         ones = np.zeros(self.masked.size, np.uint32)
         stats = np.zeros(self.masked.stats_size, np.float64)
-        holders: list[int] = []
+        clients: list[int] = []
         uploads: bytes | None = b""
         for update in updates:
             ones += update.mask
             stats += update.stats
-            holders.append(update.client)
+            clients.append(update.client)
             uploads = self._relay(uploads, update)
-        if not holders:  # nobody answered: the belief stays
-            return replace(state, round=state.round + 1, holders=np.zeros(0, np.int64), uploads=np.zeros(0, np.uint8))
-        reset = state.total == 0 or reset_due(state.round + 1, self.reset_every)
-        posterior = Posterior(state.ones, state.total, self.lam0).updated(ones, len(holders), reset=reset)
-        return FedPMState(
-            round=state.round + 1,
-            ones=posterior.ones,
-            total=posterior.total,
-            stats=(stats / len(holders)).astype(np.float32),
-            before=np.frombuffer(self.broadcast(state).payload, np.uint8),
-            holders=np.array(holders, np.int64),
-            uploads=np.frombuffer(uploads or b"", np.uint8),
-        )
+        after = replace(state, round=state.round + 1)
+        if not clients:  # the belief stays; so rare a case needs no brief form
+            return replace(after, window=Window(self._downlink.full(self._content(after))).array())
+        reset = state.total == 0 or reset_due(after.round, self.reset_every)
+        posterior = Posterior(state.ones, state.total, self.lam0).updated(ones, len(clients), reset=reset)
+        mean = (stats / len(clients)).astype(np.float32)
+        after = replace(after, ones=posterior.ones, total=posterior.total, stats=mean)
+        content, before = self._content(after), self._content(state)
+        forms = [self._downlink.brief(content, before, clients, shared=self.codec == "shared-randomness")]
+        if uploads:
+            forms.append(self._downlink.relayed(content, CODERS[self.codec][0], uploads))
+        brief = min(forms, key=lambda form: len(form.payload))
+        window = Window.of(state.window).then(self._downlink.full(content), brief, clients, after.round)
+        return replace(after, window=window.array())
 
     def _relay(self, uploads: bytes | None, update: Update) -> bytes | None:
         """Add an upload to those to relay; None: they are not worth it, or not allowed."""

@@ -49,7 +49,7 @@ class Fleet:
         self._hosts: dict[int, list[int]] = {}  # what each node hosts
         self._asked: dict[str, int] = {}  # nodes that were asked for it, by message
         self._overdue: dict[str, Sent] = {}  # messages of earlier rounds
-        self._held: dict[int, tuple[int, int]] = {}  # the node and round of each client's last answer
+        self._held: dict[int, int] = {}  # the node of each client's last answer
         self._begun = False
 
     def run(self, round: int, tasks: Sequence[Task]) -> Iterator[tuple[int, ClientResult | Fault]]:
@@ -94,7 +94,7 @@ class Fleet:
         """
         task, limits = note.task, self._limits
         broadcast, resent = task.broadcast, 0
-        unknown = self._held.get(task.client) != (note.node, note.round - 1)
+        unknown = self._held.get(task.client) != note.node
         if note.whole or (task.memory and unknown):
             broadcast = self._clients.algorithm.remember(task.broadcast, note.round, task.memory)
             resent = len(broadcast) - (0 if note.whole else len(task.broadcast))
@@ -112,7 +112,7 @@ class Fleet:
 
     def _settled(self, note: Sent, reply: ClientResult | Fault) -> ClientResult | Fault:
         if isinstance(reply, ClientResult):
-            self._held[note.task.client] = note.node, note.round
+            self._held[note.task.client] = note.node
         elif reply.kind == "absent":
             self._hosts.pop(note.node, None)  # started anew with other clients: it is asked again
         return replace(reply, resent=note.resent)
