@@ -30,7 +30,7 @@ MAX_TOTAL = 2**16
 MAX_PREDICTED = 32
 """With more clients in a round, drawing all of their u costs a client more than it saves."""
 MAX_STEPS = 8
-"""How many rounds a client may have missed and still be sent those alone; bounds what the server keeps."""
+"""How many rounds ago a client may have been there and be sent what was added since; bounds what the server keeps."""
 _HEAD = struct.Struct("<QII")  # seed, λ0, total
 _MASKS = struct.Struct("<I")
 _LENGTH = struct.Struct("<I")
@@ -115,12 +115,11 @@ class Downlink:
 
     def _decode(self, broadcast: bytes, round: int, memory: bytes) -> Received:
         message = Message.from_bytes(broadcast)
-        if message.form in (Form.SEED, Form.COUNTS):
+        if message.form not in (Form.GIVEN_COUNTS, Form.GIVEN_MASKS, Form.RELAYED, Form.STEPS):
             return self._step(message, round, None)
-        steps = [message]
-        if message.form == Form.STEPS:
-            _, _, _, coded = self._expected(message, round, 0)
-            steps = [Message.from_bytes(step) for step in unpack(coded, MAX_STEPS)]
+        chained = message.form == Form.STEPS
+        *_, coded = self._expected(message, round, 0 if chained else self.masked.stats_size)
+        steps = [Message.from_bytes(step) for step in unpack(coded, MAX_STEPS)] if chained else [message]
         first = round - len(steps)
         held = Message.from_bytes(memory).round if memory else None
         if held is None or not first <= held < round:
