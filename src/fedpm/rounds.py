@@ -150,8 +150,8 @@ def _tasks(algorithm: Algorithm[Any, Any], state: Any, chosen: list[int]) -> tup
     held = algorithm.holders(state)
     since = [held.get(client) for client in chosen]
     forms = {round: algorithm.broadcast(state, since=round) for round in set(since)}
-    memory = {round: algorithm.memory(state, round) if round else b"" for round in forms}
-    tasks = [Task(client, forms[s].payload, memory[s]) for client, s in zip(chosen, since, strict=True)]
+    memory = algorithm.memory(state)
+    tasks = [Task(c, forms[s].payload, memory if s else b"") for c, s in zip(chosen, since, strict=True)]
     return tasks, sum(forms[s].ideal_bits for s in since)
 
 

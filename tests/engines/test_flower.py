@@ -278,7 +278,7 @@ def test_a_new_server_sends_whole_broadcasts_to_clients_of_which_it_knows_nothin
         replies = [algorithm.decode(state, c, r.payload) for c, r in Sequential(clients).run(1, first)]
         state = algorithm.aggregate(state, replies)
         brief, whole = (algorithm.broadcast(state, since=since).payload for since in (1, None))
-        tasks = [Task(c, brief, algorithm.memory(state, 1)) for c in range(2)]
+        tasks = [Task(c, brief, algorithm.memory(state)) for c in range(2)]
         answers = dict(found.fleet(quorum=2, deadline=60).run(2, tasks))
         assert {size for _, _, size in found.asked} == {len(whole)}
         for client, (_, alone) in zip(answers, Sequential(clients).run(2, tasks), strict=True):

@@ -66,8 +66,11 @@ class Algorithm(Protocol[S, U]):
     def holders(self, state: S) -> dict[int, int]:
         """Return the clients that hold a broadcast to build on, each with its round."""
 
-    def memory(self, state: S, since: int) -> bytes:
-        """Return what they keep of the broadcast of round ``since``: what ``remember`` gave them."""
+    def memory(self, state: S) -> bytes:
+        """Return what a client that holds the broadcast of the round before keeps of it: what ``remember`` gave it.
+
+        With it a simulated client reads every broadcast that builds on an earlier one; it skips what it need not know.
+        """
 
     def client_update(self, broadcast: bytes, shard: Shard, rng: Streams, memory: bytes = b"") -> ClientResult:
         """Train on a client's examples; ``rng`` holds the client's own streams of this round."""

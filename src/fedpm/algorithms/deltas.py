@@ -127,7 +127,7 @@ class Deltas:
         """Return nobody: no client needs to remember anything."""
         return {}
 
-    def memory(self, state: DenseState, since: int) -> bytes:
+    def memory(self, state: DenseState) -> bytes:
         """Return nothing."""
         return b""
 

@@ -119,7 +119,8 @@ class Downlink:
             return self._step(message, round, None)
         chained = message.form == Form.STEPS
         *_, coded = self._expected(message, round, 0 if chained else self.masked.stats_size)
-        steps = [Message.from_bytes(step) for step in unpack(coded, MAX_STEPS)] if chained else [message]
+        payloads = unpack(coded, MAX_STEPS) if chained else [broadcast]
+        steps = [Message.from_bytes(payload) for payload in payloads] if chained else [message]
         first = round - len(steps)
         held = Message.from_bytes(memory).round if memory else None
         if held is None or not first <= held < round:
@@ -127,6 +128,8 @@ class Downlink:
             raise WireError(
                 f"broadcast builds on that of round {first}, which this client does not hold{holds}", "lacks"
             )
+        if chained and held == round - 1 and steps[-1].form != Form.STEPS:
+            return self.read(payloads[-1], round, memory)  # the same for all such chains
         received = self.read(memory, held)
         for number, step in list(enumerate(steps, first + 1))[held - first :]:
             received = self._step(step, number, received)

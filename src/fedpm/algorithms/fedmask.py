@@ -88,9 +88,9 @@ class FedMask:
         """Return the clients that hold a broadcast to build on, each with its round."""
         return self._server.holders(state)
 
-    def memory(self, state: FedPMState, since: int) -> bytes:
-        """Return what they remember of the broadcast of round ``since``."""
-        return self._server.memory(state, since)
+    def memory(self, state: FedPMState) -> bytes:
+        """Return what a client that holds the broadcast of the round before remembers of it."""
+        return self._server.memory(state)
 
     def decode(self, state: FedPMState, client: int, payload: bytes) -> Update:
         """Return a client's mask and norm statistics."""

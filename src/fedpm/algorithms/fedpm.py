@@ -130,9 +130,9 @@ class FedPM:
         """Return the clients that hold a broadcast to build on, each with its round."""
         return Window.of(state.window).holders
 
-    def memory(self, state: FedPMState, since: int) -> bytes:
-        """Return what they remember of the broadcast of round ``since``."""
-        return Window.of(state.window).past[since - state.round - 1]
+    def memory(self, state: FedPMState) -> bytes:
+        """Return what a client that holds the broadcast of the round before remembers of it."""
+        return Window.of(state.window).before
 
     def _content(self, state: FedPMState) -> Received:
         posterior = Posterior(state.ones, state.total, self.lam0) if state.total else None
