@@ -149,12 +149,12 @@ class Downlink:
         seed, lam0, total, coded = self._expected(message, round, stats_size)
         if message.form == Form.SEED:
             return Received(seed, round, None, self.masked.initial_stats())
+        if message.form > Form.RELAYED:
+            raise WireError(f"broadcast or part of one of form {message.form}: it is damaged, or of a newer library")
         if not (0 < total <= MAX_TOTAL and 0 < lam0 <= MAX_TOTAL):
             raise WireError(f"broadcast of {total} masks with λ0 = {lam0}: both should be from 1 to {MAX_TOTAL}")
-        if message.form == Form.COUNTS:
+        if before is None or message.form == Form.COUNTS:
             ones = decode_counts(coded, total, self.masked.layers())
-        elif before is None or message.form not in (Form.GIVEN_COUNTS, Form.GIVEN_MASKS, Form.RELAYED):
-            raise WireError(f"broadcast of form {message.form}: this library reads forms up to {int(max(Form))}")
         else:
             ones = self._read_brief(message.form, coded, total, before)
         return Received(seed, round, Posterior(ones, total, lam0), message.stats)
