@@ -9,12 +9,18 @@ import pytest
 
 from tests.flower.conftest import processes
 
-LEADER = """
+DEAF = """
+import signal, time
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("ready", flush=True)
+time.sleep(600)
+"""
+LEADER = f"""
 import os, sys
 from fedpm.flower.commands import mind
-deaf = "import signal as s,time;s.signal(2, s.SIG_IGN);s.signal(15, s.SIG_IGN);print('ready',flush=True);time.sleep(9)"
-leader = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {deaf!r}], start_new_session=True).wait()"
-os.execve(sys.executable, [sys.executable, "-c", leader], {**os.environ, **mind(grace=0.5)})
+leader = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', sys.argv[1]], start_new_session=True).wait()"
+os.execve(sys.executable, [sys.executable, "-c", leader, {DEAF!r}], {{**os.environ, **mind(grace=0.5)}})
 """
 
 
