@@ -1,10 +1,12 @@
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
 from torch import nn
 
 import fedpm
@@ -167,6 +169,13 @@ def test_results_are_never_overwritten(small_run: tuple[Path, fedpm.Result], dat
         fedpm.run(small_config(), net=small_net(), data=data, out=small_run[0])
 
 
+@dataclass(frozen=True)
+class Older:
+    """A state without most of today's fields."""
+
+    round: int
+
+
 def test_resume_refuses_what_does_not_belong(tmp_path: Path, data: Dataset) -> None:
     with pytest.raises(ArtifactError, match="not a run folder"):
         fedpm.resume(tmp_path)
@@ -177,7 +186,13 @@ def test_resume_refuses_what_does_not_belong(tmp_path: Path, data: Dataset) -> N
     with pytest.raises(ArtifactError, match="another network or other data"):
         fedpm.resume(out, net=nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), data=data)
     state = out / "checkpoint" / "state.safetensors"
-    state.write_bytes(state.read_bytes()[:100])
+    held = RunFolder.open(out)
+    with safe_open(state, "np") as file:
+        held.save_state(Older(round=1), file.metadata()["identity"])
+    held.close()
+    with pytest.raises(ArtifactError, match=r"of another version of fedpm, for it holds round instead of ones, round"):
+        fedpm.resume(out, net=small_net(), data=data)
+    state.write_bytes(state.read_bytes()[:60])
     with pytest.raises(ArtifactError, match="checkpoint cannot be read"):
         fedpm.resume(out, net=small_net(), data=data)
 

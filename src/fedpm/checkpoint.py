@@ -101,6 +101,13 @@ class RunFolder:
                 raise ArtifactError(f"{self._state}: the checkpoint cannot be read ({error})") from None
             if found != identity:
                 raise ArtifactError(f"{self.path}: this run was started with another network or other data; give those")
+            wanted = {field.name for field in fields(initial)}  # type: ignore[arg-type]
+            if set(values) != wanted:
+                held, due = (", ".join(sorted(names)) for names in (values, wanted))
+                raise ArtifactError(
+                    f"{self._state}: the checkpoint is of another version of fedpm, for it holds {held} instead of "
+                    f"{due}; continue it with that version, or start anew in another folder"
+                )
             state = type(initial)(**{n: v if v.ndim else v.item() for n, v in values.items()})
         done: int = state.round  # type: ignore[attr-defined]
         lines = self._rounds.read_text().splitlines()[:done] if self._rounds.exists() else []
