@@ -77,19 +77,13 @@ def test_a_block_that_carries_too_much_is_cut() -> None:
     assert uploads(theta, Known(belief, Streams(3)), 10, uncut)[::2000].mean() < 1
 
 
-def test_the_mean_of_uploads_is_near_theta_and_nearer_with_more_bits_to_spare() -> None:
+@pytest.mark.parametrize(("coder", "least"), [(RelativeEntropy(), 0.97), (RelativeEntropy(10, 3.0), 0.98)])
+def test_the_mean_of_uploads_is_near_theta(coder: RelativeEntropy, least: float) -> None:
     theta, known = exchange(4000)
     start = proposals(known.belief) / 256
-    moved = np.abs(theta - start) > 0.05
-
-    def held(coder: RelativeEntropy, count: int) -> float:
-        """Return how much of the way from θ_g to θ_k the mean of uploads goes."""
-        way = theta[moved] - start[moved]
-        return float(((uploads(theta, known, count, coder)[moved] - start[moved]) * way).sum() / (way**2).sum())
-
-    tight, ample = held(RelativeEntropy(5, 4.5), 60), held(RelativeEntropy(10, 3.0), 60)
-    assert ample == pytest.approx(1, abs=0.06)
-    assert tight < ample - 0.1
+    way = theta - start
+    held = float(((uploads(theta, known, 200, coder) - start) * way).sum() / (way**2).sum())
+    assert least < held < 1.02  # the likelihood ratio itself, to the power 1, would hold about 0.9 with the defaults
 
 
 def test_candidates_are_samples_of_theta_g() -> None:

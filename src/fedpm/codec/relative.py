@@ -2,8 +2,9 @@
 
 Minimal random coding (Havasi et al. 2019), for masks as in KLMS (Isik et al. 2024). Both ends draw the same candidate
 masks from Bern(θ_g), 2^b of them for each piece of the network. The client sends the index of one, drawn in proportion
-to the likelihood ratio Bern(θ_k)/Bern(θ_g); the server draws just that one. The mask is a sample of Bern(θ_k) up to a
-bias towards θ_g, the smaller the more bits an index has beyond the KL of its piece (docs/coding.md).
+to a power of the likelihood ratio Bern(θ_k)/Bern(θ_g); the server draws just that one. With the power 1 the mask would
+stay too near to θ_g, the more so the fewer bits an index has beyond the KL of its piece; so each piece has the power
+at which the mean of the log-likelihood ratio over its candidates is that of Bern(θ_k) (docs/coding.md).
 """
 
 import struct
@@ -25,6 +26,7 @@ Integers = npt.NDArray[np.int32]
 MAX_INDEX_BITS = 12
 FLOOR = 3  # candidates are drawn from a θ_g of at least 3/256 and at most 253/256, or nothing could be learned there
 _EVIDENCE = np.float32(2**8)  # likelihood ratios are multiples of 1/256, so that their sums are exact in float32
+_DIGITS = 10  # of the power of the likelihood ratio, which is below 4 and a multiple of 1/256
 _CHUNK = 2**16  # random words drawn at a time
 _HEAD = struct.Struct("<BI")  # index bits, bytes of the cuts
 
@@ -45,7 +47,7 @@ class RelativeEntropy:
         chance = private.uint32("index", sum(plan.count for plan in plans))
         index = np.empty(len(chance), np.int32)
         for where, candidates in _candidates(plans, known, proposal, self.index_bits):
-            index[where], sample = candidates.choose(evidence, chance[where])
+            index[where], sample = candidates.choose(evidence, theta * evidence, chance[where])
             candidates.pieces.store(mask, sample)
         return mask, self._pack(plans, index)
 
@@ -116,15 +118,16 @@ class _Candidates:
             sample[part] = self._draw(part, index[part, None])[:, 0]
         return sample
 
-    def choose(self, evidence: Theta, chance: npt.NDArray[np.uint32]) -> tuple[Integers, Bytes]:
-        """Draw a candidate of each piece in proportion to its likelihood ratio: return indices and candidates."""
+    def choose(self, evidence: Theta, expected: Theta, chance: npt.NDArray[np.uint32]) -> tuple[Integers, Bytes]:
+        """Draw a candidate of each piece by its likelihood ratio, whose logarithm is as ``expected`` on average."""
         rows = self.pieces.rows
-        padded = np.append(evidence, np.float32(0))
+        padded = [np.append(values, np.float32(0)) for values in (evidence, expected)]
         index, sample = np.empty(len(rows), np.int32), np.empty(rows.shape, np.uint8)
         for part in _parts(len(rows), self._words * self._number):
             candidates = self._draw(part, np.arange(self._number)[None])
-            ratios = (candidates.astype(np.float32) @ padded[rows[part]][..., None])[..., 0].astype(np.float64)
-            shares = np.exp(ratios - ratios.max(1, keepdims=True)).cumsum(1)
+            mine, wanted = (values[rows[part]] for values in padded)
+            ratios = (candidates.astype(np.float32) @ mine[..., None])[..., 0].astype(np.float64)
+            shares = _shares(ratios, wanted.sum(1, dtype=np.float64)).cumsum(1)
             drawn = shares[:, -1:] * (chance[part, None] / 2.0**32)
             index[part] = (shares <= drawn).sum(1)
             sample[part] = np.take_along_axis(candidates, index[part, None, None], 1)[:, 0]
@@ -138,6 +141,22 @@ class _Candidates:
         counters = first[..., None] + np.arange(self._words, dtype=np.uint64)
         draws = scrambled(self._key, counters).astype("<u8", copy=False).view(np.uint8)
         return draws[..., : rows.shape[1]] < self._proposal[rows][:, None]
+
+
+def _shares(ratios: npt.NDArray[np.float64], wanted: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return a power of each candidate's likelihood ratio: the highest at which their mean logarithm is below wanted.
+
+    The power is found digit by digit, 2, 1, ½, …: a digit multiplies the weights, and its half is its square root.
+    """
+    excess = ratios - wanted[:, None]
+    weights = np.ones_like(ratios)
+    factor = np.exp(2 * (ratios - ratios.max(1, keepdims=True)))
+    for _ in range(_DIGITS):
+        trial = weights * factor
+        short = np.einsum("pc,pc->p", trial, excess) < 0
+        np.copyto(weights, trial, where=short[:, None])
+        np.sqrt(factor, out=factor)
+    return weights
 
 
 def _candidates(plans: list[Plan], known: Known, proposal: Bytes, index_bits: int) -> list[tuple[slice, _Candidates]]:
