@@ -130,7 +130,7 @@ class _Candidates:
             shares = _shares(ratios, wanted.sum(1, dtype=np.float64)).cumsum(1)
             drawn = shares[:, -1:] * (chance[part, None] / 2.0**32)
             index[part] = (shares <= drawn).sum(1)
-            sample[part] = np.take_along_axis(candidates, index[part, None, None], 1)[:, 0]
+            sample[part] = candidates[np.arange(len(mine)), index[part]]
         return index, sample
 
     def _draw(self, part: slice, index: npt.NDArray[np.integer]) -> npt.NDArray[np.bool_]:
