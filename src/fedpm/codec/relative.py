@@ -119,7 +119,7 @@ class _Candidates:
         return sample
 
     def choose(self, evidence: Theta, expected: Theta, chance: npt.NDArray[np.uint32]) -> tuple[Integers, Bytes]:
-        """Draw a candidate of each piece by its likelihood ratio, whose logarithm is as ``expected`` on average."""
+        """Draw a candidate of each piece, so that its evidence is on average what ``expected`` adds up to there."""
         rows = self.pieces.rows
         padded = [np.append(values, np.float32(0)) for values in (evidence, expected)]
         index, sample = np.empty(len(rows), np.int32), np.empty(rows.shape, np.uint8)
