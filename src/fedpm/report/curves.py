@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from fedpm.report.style import DASHES, MUTED, colour
+from fedpm.report.style import DASHES, MUTED, PAPER, colour
 from fedpm.study.results import Collection, Group, called
 
 Array = npt.NDArray[np.float64]
@@ -180,6 +180,7 @@ def _name(axes: Axes, lines: list[Line]) -> None:
                 fontweight="bold" if line.strong and len(lines) > 1 else "normal",
                 va="center",
                 annotation_clip=False,
+                bbox={"facecolor": PAPER, "edgecolor": "none", "alpha": 0.8, "pad": 0.5} if place else None,
                 arrowprops=pointer if away else None,
             )
 

@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-INK, MUTED, GRID = "#1f2328", "#636c76", "#d7dde3"
+INK, MUTED, GRID, PAPER = "#1f2328", "#636c76", "#d7dde3", "#ffffff"
 PALETTE = {
     # Okabe and Ito's, but for two that are too light on white: light, dark
     "blue": ("#0072b2", "#58aee8"),
@@ -15,8 +15,13 @@ PALETTE = {
     "wine": ("#7d2248", "#d9789f"),
     "grey": ("#7a7a7a", "#a8a8a8"),
 }
-_LIGHT = {name: light for name, (light, _) in PALETTE.items()} | {"ink": INK, "muted": MUTED, "grid": GRID}
-_DARK = {name: dark for name, (_, dark) in PALETTE.items()} | {"ink": "#e6edf3", "muted": "#9aa5b1", "grid": "#2f3742"}
+_OTHERS = {
+    "ink": (INK, "#e6edf3"),
+    "muted": (MUTED, "#9aa5b1"),
+    "grid": (GRID, "#2f3742"),
+    "paper": (PAPER, "#0f141a"),
+}
+_LIGHT, _DARK = ({name: both[side] for name, both in (PALETTE | _OTHERS).items()} for side in (0, 1))
 OF_ALGORITHM = dict(
     zip(("fedpm", "fedmask", "qsgd", "terngrad", "signsgd", "drive", "eden", "fedavg"), PALETTE, strict=True)
 )
