@@ -56,8 +56,8 @@ class Recorder:
 def distortion(theta: Theta, known: Known, coder: RelativeEntropy, count: int) -> dict[str, float]:
     """Return bias and variance of many uploads, beside those of exact samples.
 
-    ``kept`` is how much of the way from θ_g to θ_k the mean goes; ``bias`` the root mean square of what it lacks;
-    ``variance`` that of an upload, over θ_k(1 − θ_k).
+    ``kept`` is how much of the way from θ_g to θ_k the mean goes, ``away`` and ``towards`` of that away from 0 and 1
+    and towards them; ``bias`` the root mean square of what it lacks; ``variance`` that of an upload, over θ_k(1 − θ_k).
     """
     total = np.zeros(len(theta))
     for number in range(count):
@@ -67,8 +67,11 @@ def distortion(theta: Theta, known: Known, coder: RelativeEntropy, count: int) -
     start = proposals(known.belief) / 256
     way = exact - start
     noise = exact * (1 - exact) / count  # of the average of exact samples
+    gone, due, away = (average - start) * way, way**2, (way > 0) == (start < 0.5)
     return {
-        "kept": float(((average - start) * way).sum() / (way**2).sum()),
+        "kept": float(gone.sum() / due.sum()),
+        "away": float(gone[away].sum() / due[away].sum()),
+        "towards": float(gone[~away].sum() / due[~away].sum()),
         "bias": float(np.sqrt(max(0.0, ((average - exact) ** 2 - noise).mean()))),
         "move": float(np.sqrt((way**2).mean())),
         "variance": float((average * (1 - average)).mean() * count / (count - 1) / (exact * (1 - exact)).mean()),
@@ -117,7 +120,7 @@ def main() -> None:
     for name, rounds in recorder.bits.items():
         cells = [mean(rounds[number]) for number in shown] + [mean(mean(found) for found in rounds.values())]
         print(f"| {name} | {' | '.join(f'{cell:.4f}' for cell in cells)} |")
-    print("\n| coder | round | kept | bias | move | variance |\n|---|---|---|---|---|---|")
+    print("\n| coder | round | kept | away | towards | bias | move | variance |\n|---|---|---|---|---|---|---|---|")
     for name, coder in SETTINGS.items():
         for number in shown:
             found = distortion(*recorder.kept[number], coder, options.uploads)

@@ -86,6 +86,19 @@ def test_the_mean_of_uploads_is_near_theta(coder: RelativeEntropy, least: float)
     assert least < held < 1.02  # the likelihood ratio itself, to the power 1, would hold about 0.9 with the defaults
 
 
+def test_uploads_go_as_far_away_from_0_and_1_as_towards_them() -> None:
+    belief = Belief(np.repeat([1, 9], 4000).astype(np.uint32), 10)
+    start = proposals(belief) / 256
+    step = np.where(np.arange(8000) % 2, 0.8, -0.8)
+    theta = (start / (start + (1 - start) * np.exp(-step))).astype(np.float32)
+    way = theta - start
+    gone = (uploads(theta, Known(belief, Streams(3)), 100, RelativeEntropy()) - start) * way
+    away = (way > 0) == (start < 0.5)
+    held = [float(gone[part].sum() / (way[part] ** 2).sum()) for part in (away, ~away)]
+    assert abs(held[0] - held[1]) < 0.03  # 0.97 and 1.03 without the skew
+    assert min(held) > 0.97
+
+
 def test_candidates_are_samples_of_theta_g() -> None:
     belief = Belief(np.repeat(np.arange(5), 1000).astype(np.uint32), 4)
     known = Known(belief, Streams(3))

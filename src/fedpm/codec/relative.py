@@ -26,6 +26,7 @@ Integers = npt.NDArray[np.int32]
 MAX_INDEX_BITS = 12
 FLOOR = 3  # candidates are drawn from a θ_g of at least 3/256 and at most 253/256, or nothing could be learned there
 _EVIDENCE = np.float32(2**8)  # likelihood ratios are multiples of 1/256, so that their sums are exact in float32
+_SKEW = np.float32(1 / 16)  # what is added to the evidence of a bit that is rare under θ_g (``_evidence``)
 _DIGITS = 10  # of the power of the likelihood ratio, which is below 4 and a multiple of 1/256
 _CHUNK = 2**16  # random words drawn at a time
 _HEAD = struct.Struct("<BI")  # index bits, bytes of the cuts
@@ -89,13 +90,19 @@ def proposals(belief: Belief) -> Bytes:
 
 
 def _evidence(theta: Theta, proposal: Bytes) -> tuple[Theta, Theta]:
-    """Return the log-likelihood ratio of a one against a zero, and KL(θ_k ‖ θ_g) in bits, of every parameter."""
+    """Return the log-likelihood ratio e of a one against a zero, and KL(θ_k ‖ θ_g) in bits, of every parameter.
+
+    To e is added a skew of about e²(1 − 2θ_g)/16. Without it, a choice among so few candidates would move θ_g too far
+    towards 0 and 1 and not far enough away from them: the best candidate is not as rare as likelihoods have it.
+    """
     evidence, bits = np.empty((2, len(theta)), np.float32)
     for part in blocks(len(theta)):
         p = theta[part].clip(2.0**-20, 1 - 2.0**-20)
         q = proposal[part] / np.float32(256)
         one, zero = np.log(p / q), np.log((1 - p) / (1 - q))
-        evidence[part] = np.rint((one - zero) * _EVIDENCE) / _EVIDENCE
+        ratio = one - zero
+        ratio += _SKEW * (1 - 2 * q) * (ratio**2).clip(max=1)
+        evidence[part] = np.rint(ratio * _EVIDENCE) / _EVIDENCE
         bits[part] = (p * one + (1 - p) * zero) / np.float32(np.log(2))
     return evidence, bits
 
@@ -126,8 +133,8 @@ class _Candidates:
         for part in _parts(len(rows), self._words * self._number):
             candidates = self._draw(part, np.arange(self._number)[None])
             mine, wanted = (values[rows[part]] for values in padded)
-            ratios = (candidates.astype(np.float32) @ mine[..., None])[..., 0].astype(np.float64)
-            shares = _shares(ratios, wanted.sum(1, dtype=np.float64)).cumsum(1)
+            ratios = (candidates.astype(np.float32) @ mine[..., None])[..., 0]
+            shares = _shares(ratios, wanted.sum(1)).cumsum(1)
             drawn = shares[:, -1:] * (chance[part, None] / 2.0**32)
             index[part] = (shares <= drawn).sum(1)
             sample[part] = candidates[np.arange(len(mine)), index[part]]
@@ -143,7 +150,7 @@ class _Candidates:
         return draws[..., : rows.shape[1]] < self._proposal[rows][:, None]
 
 
-def _shares(ratios: npt.NDArray[np.float64], wanted: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _shares(ratios: Theta, wanted: Theta) -> Theta:
     """Return a power of each candidate's likelihood ratio: the highest at which their mean logarithm is below wanted.
 
     The power is found digit by digit, 2, 1, ½, …: a digit multiplies the weights, and its half is its square root.
