@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 import fedpm
-from fedpm.algorithms.fedpm import divergence
-from fedpm.codec.coders import CODERS
-from fedpm.codec.masks import Known, Mask, Theta
-from fedpm.codec.relative import RelativeEntropy, proposals
+from fedpm.methods.mask.fedpm import divergence
 from fedpm.rng import Streams
+from fedpm.wire.coders.relative_entropy import RelativeEntropy, proposals
+from fedpm.wire.coders.table import CODERS
+from fedpm.wire.masks import Known, Mask, Theta
 
 USED = "shared-randomness"
 SETTINGS = {f"relative-entropy, budget {budget:g}": RelativeEntropy(8, budget) for budget in (3.0, 4.0, 5.0)}

@@ -8,27 +8,27 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+from benchmarks.cases.server import upload
 from torch import nn
 
-from fedpm.algorithms.deltas import Deltas, DenseState, Quantiser
-from fedpm.algorithms.downlink import Received
-from fedpm.algorithms.drive import RotatedSigns
-from fedpm.algorithms.eden import GaussianLevels
-from fedpm.algorithms.fedavg import Float32
-from fedpm.algorithms.fedmask import FORMS, FedMask
-from fedpm.algorithms.fedpm import FedPM, FedPMState, Update
-from fedpm.algorithms.qsgd import Levels
-from fedpm.algorithms.signsgd import Signs
-from fedpm.algorithms.terngrad import Ternary
-from fedpm.algorithms.weights import read_weights
-from fedpm.artifact import Model
-from fedpm.bench.server import upload
-from fedpm.codec.coders import CODERS
-from fedpm.codec.masks import Known
-from fedpm.codec.message import OVERHEAD, Kind, Message
-from fedpm.masking import MaskedNetwork
+from fedpm.methods.dense.deltas import Deltas, DenseState, Quantiser
+from fedpm.methods.dense.drive import RotatedSigns
+from fedpm.methods.dense.eden import GaussianLevels
+from fedpm.methods.dense.fedavg import Float32
+from fedpm.methods.dense.qsgd import Levels
+from fedpm.methods.dense.signsgd import Signs
+from fedpm.methods.dense.terngrad import Ternary
+from fedpm.methods.dense.weights import read_weights
+from fedpm.methods.mask.downlink import Received
+from fedpm.methods.mask.fedmask import FORMS, FedMask
+from fedpm.methods.mask.fedpm import FedPM, FedPMState, Update
+from fedpm.model.file import Model
+from fedpm.model.masking import MaskedNetwork
 from fedpm.rng import Streams
-from fedpm.training import Local
+from fedpm.training.local import Local
+from fedpm.wire.coders.table import CODERS
+from fedpm.wire.masks import Known
+from fedpm.wire.message import OVERHEAD, Kind, Message
 
 
 @dataclass(frozen=True)

@@ -11,28 +11,28 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedpm.artifact import Model, load
     from fedpm.config import Config
     from fedpm.config import load as load_config
     from fedpm.data.datasets import Dataset, dataset, load_dataset
     from fedpm.errors import ArtifactError, ConfigError, DataError, EngineError, FedPMError, WireError
-    from fedpm.masking import MaskedNetwork
-    from fedpm.rounds import Result, resume, run
+    from fedpm.experiment.loop import Result, resume, run
+    from fedpm.model.file import Model, load
+    from fedpm.model.masking import MaskedNetwork
 
 __version__ = version("fedpm")
 
 _WHERE = {
     "Config": "config:Config",
     "Dataset": "data.datasets:Dataset",
-    "MaskedNetwork": "masking:MaskedNetwork",
-    "Model": "artifact:Model",
-    "Result": "rounds:Result",
+    "MaskedNetwork": "model.masking:MaskedNetwork",
+    "Model": "model.file:Model",
+    "Result": "experiment.loop:Result",
     "dataset": "data.datasets:dataset",
-    "load": "artifact:load",
+    "load": "model.file:load",
     "load_config": "config:load",
     "load_dataset": "data.datasets:load_dataset",
-    "resume": "rounds:resume",
-    "run": "rounds:run",
+    "resume": "experiment.loop:resume",
+    "run": "experiment.loop:run",
 } | {
     name: f"errors:{name}"
     for name in ("ArtifactError", "ConfigError", "DataError", "EngineError", "FedPMError", "WireError")

@@ -1,10 +1,9 @@
 """That the benchmarks measure; what they measure depends on the machine, but for memory."""
 
 import pytest
-
-from fedpm.bench import memory, server, step, timed
-from fedpm.bench.cases import experiment, fedpm_of
-from fedpm.bench.naive import Naive, round_of
+from benchmarks.cases import memory, server, step, timed
+from benchmarks.cases.cases import experiment, fedpm_of
+from benchmarks.cases.naive import Naive, round_of
 
 
 def test_cases_take_turns() -> None:

@@ -13,14 +13,14 @@ import pytest
 from matplotlib.image import imread
 
 from fedpm import config as configs
-from fedpm import nets
 from fedpm.cli import main
 from fedpm.config.sections import DataConfig, ModelConfig
 from fedpm.config.tuned import resolved
 from fedpm.data.catalog import SPECS
 from fedpm.data.datasets import DATASETS
 from fedpm.errors import ConfigError
-from fedpm.experiment import build
+from fedpm.experiment.build import build
+from fedpm.model import nets
 from tests.data.conftest import SHARED, idx_files, needs_shared, write
 from tests.data.test_formats import own_arrays
 

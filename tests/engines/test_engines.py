@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from fedpm.algorithms.base import ClientResult
 from fedpm.data.datasets import Dataset, Shard
 from fedpm.engines.base import Clients, Task
 from fedpm.engines.inprocess import Sequential, Workers
 from fedpm.errors import EngineError, FedPMError
-from fedpm.experiment import build
+from fedpm.experiment.build import build
+from fedpm.methods.base import ClientResult
 from fedpm.rng import Streams
 from tests.conftest import small_config, small_net
 

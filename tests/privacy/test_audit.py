@@ -5,13 +5,13 @@ import pytest
 from torch import nn
 
 from fedpm.data.datasets import Shard
-from fedpm.masking import MaskedNetwork, Vector
+from fedpm.model.masking import MaskedNetwork, Vector
 from fedpm.privacy import training
 from fedpm.privacy.accounting import Cost, release_epsilon
 from fedpm.privacy.mechanism import release
-from fedpm.privacy.training import Private, clip_move, train_noisy_scores
 from fedpm.rng import Streams
-from fedpm.training import Local
+from fedpm.training.local import Local
+from fedpm.training.private import Private, clip_move, train_noisy_scores
 from tests.privacy.audit import Codes, epsilon_at_least
 
 C, D, DELTA, SAMPLES = 0.2, 5, 1e-4, 200_000

@@ -33,7 +33,7 @@ def bench(
             raise ConfigError(f"bench {name}: there is no such benchmark; there are: {', '.join(BENCHMARKS)}")
     found = {}
     for name in names or BENCHMARKS:
-        found[name] = import_module(f"fedpm.bench.{name}").run()
+        found[name] = import_module(f"benchmarks.cases.{name}").run()
         columns = list(dict.fromkeys(column for row in found[name] for column in row))
         table = Table(*columns, title=f"{name}: {BENCHMARKS[name]}")
         for row in found[name]:

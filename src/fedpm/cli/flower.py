@@ -28,7 +28,7 @@ def init(
     if preset and config:
         raise ConfigError("--preset and --config are two starting points: give only one of them")
     settings = configs.load(config or preset or "quickstart", set_ or [])
-    from fedpm.flower.folder import init
+    from fedpm.engines.flower.deploy.folder import init
 
     init(folder, settings)
     print(f"{folder} is ready: see {folder / 'README.md'}; run it with: fedpm flower run {folder} SUPERLINK")
@@ -41,7 +41,7 @@ def run(
     set_: Overrides = None,
 ) -> None:
     """Submit an app to a SuperLink and follow it to its end; a run that fails ends with exit code 1."""
-    from fedpm.flower.commands import run
+    from fedpm.engines.flower.deploy.commands import run
 
     run(folder, superlink, set_ or [])
 
@@ -57,7 +57,7 @@ def certificates(
     from fedpm.engines.flower.environment import require_flower
 
     require_flower()
-    from fedpm.flower.certificates import make
+    from fedpm.engines.flower.deploy.certificates import make
 
     for file in make(folder, host or ["127.0.0.1", "localhost"], nodes, days):
         print(file)
@@ -79,7 +79,7 @@ def gate(
     from fedpm.engines.flower.environment import require_flower
 
     require_flower()
-    from fedpm.flower.gate import serve
+    from fedpm.engines.flower.deploy.gate import serve
 
     serve(listen, superlink, keys)
 
@@ -89,7 +89,7 @@ def _through(name: str, command: str) -> None:
 
     @app.command(name, context_settings=_THROUGH, add_help_option=False)
     def become(context: typer.Context) -> None:
-        from fedpm.flower.commands import become
+        from fedpm.engines.flower.deploy.commands import become
 
         become(command, context.args)
 

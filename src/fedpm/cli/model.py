@@ -13,7 +13,7 @@ from rich.table import Table
 from fedpm.errors import ConfigError
 
 if TYPE_CHECKING:
-    from fedpm.artifact import Model
+    from fedpm.model.file import Model
 
 app = typer.Typer(help="Look into a model file, evaluate it, export it.", no_args_is_help=True)
 console = Console()
@@ -23,7 +23,7 @@ File = Annotated[Path, typer.Argument(metavar="FILE", help="A model file, such a
 @app.command()
 def inspect(file: File) -> None:
     """Show what a model is, how large, how sparse in each layer, and where it came from."""
-    from fedpm.artifact import Model
+    from fedpm.model.file import Model
 
     model = Model.open(file)
     header = model.header
@@ -76,9 +76,9 @@ def evaluate_model(
     """Evaluate on the test part of a data set."""
     import torch
 
-    from fedpm.artifact import Model
     from fedpm.data.datasets import load_dataset
-    from fedpm.evaluation import evaluate
+    from fedpm.model.file import Model
+    from fedpm.training.evaluation import evaluate
 
     model = Model.open(file)
     trained_on = model.header.provenance.get("config", {}).get("data", {}).get("name", "")
@@ -104,8 +104,8 @@ def export(
     """Write the model in another format."""
     if (onnx is None) == (torch is None):
         raise ConfigError("fedpm model export: give one of --onnx OUT and --torch OUT")
-    from fedpm.artifact import Model
-    from fedpm.export import Weights, to_onnx
+    from fedpm.model.export import Weights, to_onnx
+    from fedpm.model.file import Model
 
     model = Model.open(file)
     if onnx is not None:

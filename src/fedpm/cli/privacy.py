@@ -97,7 +97,7 @@ def account(
             "privacy.unit = 'none': this configuration promises nothing, whatever its masks look like; "
             "try --set privacy.unit=example --set privacy.epsilon=8"
         )
-    from fedpm.privacy.plan import account_of
+    from fedpm.privacy.budget import account_of
 
     found = account_of(settings)
     for key, value in found.items():

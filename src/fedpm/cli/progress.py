@@ -18,7 +18,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from fedpm import wording
+from fedpm.experiment import wording
 
 if TYPE_CHECKING:
     from fedpm.study.runner import Event

@@ -17,7 +17,7 @@ from fedpm.cli.progress import round_progress
 from fedpm.errors import ConfigError, FedPMError
 
 if TYPE_CHECKING:
-    from fedpm.rounds import Result
+    from fedpm.experiment.loop import Result
 
 console = Console()
 
@@ -59,14 +59,14 @@ def run(
         raise ConfigError("--preset and --config are two starting points: give only one of them")
     settings = configs.load(config or preset or "quickstart", overrides)
     folder = out or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}"
-    from fedpm import rounds as loop
+    from fedpm.experiment import loop
 
     _watched(folder, settings.rounds, lambda show: loop.run(settings, out=folder, on_round=show))
 
 
 def _resume(folder: Path, overrides: list[str]) -> None:
-    from fedpm import rounds as loop
-    from fedpm.checkpoint import RunFolder
+    from fedpm.experiment import loop
+    from fedpm.experiment.folder import RunFolder
 
     opened = RunFolder.open(folder)
     rounds = opened.config().rounds

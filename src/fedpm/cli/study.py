@@ -81,7 +81,7 @@ def run(
 
 def _fitting(study: Study) -> int:
     """Return how many runs at a time fill the machine: one a core, or one on an accelerator."""
-    from fedpm.experiment import cores
-    from fedpm.training import choose_device
+    from fedpm.experiment.build import cores
+    from fedpm.training.local import choose_device
 
     return cores() if choose_device(study.settings.get("device", "auto")).type == "cpu" else 1

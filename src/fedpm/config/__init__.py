@@ -137,7 +137,7 @@ def load(base: str | Path | None = None, overrides: Iterable[str] = ()) -> Confi
 
 def presets() -> dict[str, str]:
     """Return the names of the presets and what each is, from the first comment line of its file."""
-    files = (f for f in resources.files("fedpm.presets").iterdir() if f.name.endswith(".toml"))
+    files = (f for f in (resources.files("fedpm.config") / "presets").iterdir() if f.name.endswith(".toml"))
     return {
         f.name.removesuffix(".toml"): f.read_text().splitlines()[0].lstrip("# ")
         for f in sorted(files, key=lambda f: f.name)
@@ -194,7 +194,7 @@ def _describe(field: FieldInfo) -> tuple[str, str]:
 def _preset_text(name: str) -> str:
     if name not in presets():
         raise ConfigError(f"--preset {name}: there is no such preset; there are: {', '.join(presets())}")
-    return (resources.files("fedpm.presets") / f"{name}.toml").read_text()
+    return (resources.files("fedpm.config") / "presets" / f"{name}.toml").read_text()
 
 
 def _read_toml(path: Path) -> dict[str, Any]:

@@ -4,11 +4,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from fedpm.algorithms.base import Algorithm, ClientResult
 from fedpm.data.datasets import Shard
 from fedpm.data.partition import Indices
+from fedpm.methods.base import Algorithm, ClientResult
 from fedpm.rng import Streams
-from fedpm.training import threads
+from fedpm.training.local import threads
 
 
 @dataclass(frozen=True)

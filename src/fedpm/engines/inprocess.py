@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from multiprocessing import connection, get_context, parent_process
 from pickle import PicklingError
 
-from fedpm.algorithms.base import ClientResult
 from fedpm.engines.base import Clients, Task
 from fedpm.errors import EngineError
+from fedpm.methods.base import ClientResult
 
 
 class Sequential:

@@ -116,7 +116,7 @@ class Study:
 
 def studies() -> dict[str, StudyFile]:
     """Return the studies that come with the package."""
-    files = (f for f in resources.files("fedpm.studies").iterdir() if f.name.endswith(".toml"))
+    files = (f for f in (resources.files("fedpm.study") / "catalog").iterdir() if f.name.endswith(".toml"))
     return {
         f.name.removesuffix(".toml"): _parse(tomllib.loads(f.read_text()), f.name)
         for f in sorted(files, key=lambda f: f.name)

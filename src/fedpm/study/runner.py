@@ -19,8 +19,8 @@ from typing import Any
 
 from fedpm.engines.inprocess import end_with_parent, interrupts_blocked
 from fedpm.errors import ArtifactError, FedPMError
+from fedpm.experiment.loop import resume, run
 from fedpm.files import write_atomically
-from fedpm.rounds import resume, run
 from fedpm.study.definition import Run, Study, read
 
 

@@ -6,10 +6,10 @@ from typing import Any
 from flwr.app import ConfigRecord, Message
 from flwr.common.constant import ErrorCode
 
-from fedpm.algorithms.base import ClientResult
 from fedpm.engines.base import Fault
 from fedpm.engines.flower.records import LONGEST, RECORD, content
 from fedpm.engines.flower.work import Request
+from fedpm.methods.base import ClientResult
 
 FAULTS = {"absent", "crashed", "error", "lacks", "silent"}
 """The faults that a client may report of itself."""

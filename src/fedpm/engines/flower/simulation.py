@@ -11,11 +11,11 @@ from functools import lru_cache
 from queue import Empty, Queue
 from typing import Any
 
-from fedpm.algorithms.base import ClientResult
 from fedpm.engines.base import Clients, Fault, Limits, Task
 from fedpm.engines.flower.environment import LOOPBACK, require_flower
 from fedpm.engines.inprocess import interrupts_blocked
 from fedpm.errors import EngineError
+from fedpm.methods.base import ClientResult
 
 require_flower()  # before the imports below, which read the environment
 
@@ -25,8 +25,8 @@ from flwr.clientapp import ClientApp  # noqa: E402
 from flwr.serverapp import Grid, ServerApp  # noqa: E402
 from flwr.simulation import run_simulation  # noqa: E402
 
-from fedpm.engines.flower import perform, records  # noqa: E402
-from fedpm.engines.flower.fleet import Fleet  # noqa: E402
+from fedpm.engines.flower import node, records  # noqa: E402
+from fedpm.engines.flower.grid import Fleet  # noqa: E402
 
 _LONGEST = 48
 """Characters of a folder in which Ray can still name its sockets: the system allows them 107."""
@@ -96,7 +96,7 @@ def client_app(clients: Any, total: int) -> ClientApp:
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        answer, memory = perform.answer(_fetched(clients), records.read_request(message), records.recall(context))
+        answer, memory = node.answer(_fetched(clients), records.read_request(message), records.recall(context))
         records.remember(context, memory)
         return records.reply(message, answer)
 

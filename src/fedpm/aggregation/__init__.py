@@ -1,0 +1,1 @@
+"""Rules that fold what clients sent into one."""

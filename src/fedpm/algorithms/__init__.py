@@ -1,1 +1,0 @@
-"""What clients and server compute: one file an algorithm, all behind one protocol."""

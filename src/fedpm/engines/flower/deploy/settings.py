@@ -1,0 +1,66 @@
+"""What an app folder's run config says: all keys of an experiment, and what stands under ``app``."""
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from fedpm.config import Config, parse
+from fedpm.data.datasets import Dataset
+from fedpm.errors import ConfigError
+from fedpm.experiment.build import Experiment, build
+
+NODE_KEYS = ("data.dir", "data.path", "device")
+"""Keys that a node may set for itself in its node config: they name what its machine has."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """An experiment, the run folder on the server, and hooks for network and data of one's own."""
+
+    config: Config
+    out: str
+    network: str = ""
+    data: str = ""
+
+    @classmethod
+    def read(cls, run: Mapping[str, Any], node: Mapping[str, Any] | None = None) -> "Settings":
+        """Read Flower's flat run config, and what a node's own config replaces in it."""
+        own = {key: value for key, value in (node or {}).items() if key in NODE_KEYS}
+        tables: dict[str, Any] = {}
+        for key, value in {**run, **own}.items():
+            *path, last = key.split(".")
+            table = tables
+            for name in path:
+                table = table.setdefault(name, {})
+            table[last] = value
+        app = tables.pop("app", {})
+        unknown = set(app) - {"out", "network", "data"}
+        if unknown or not isinstance(app.get("out", ""), str) or not app.get("out"):
+            raise ConfigError(f"app = {app}: should give out (the run folder), and may give network and data")
+        return cls(parse({**tables, "engine": "flower"}), **app)
+
+    def build(self, client: int | None) -> Experiment:
+        """Make the experiment of one place: a client, or the server (None)."""
+        return build(self.config, **self.own(client))
+
+    def own(self, client: int | None) -> dict[str, Any]:
+        """Return network and data of the user's own, as ``build`` takes them."""
+        net = _call("app.network", self.network, nn.Module) if self.network else None
+        data = _call("app.data", self.data, Dataset, client) if self.data else None
+        return {"net": net, "data": data, "remote": data is not None}
+
+
+def _call(key: str, hook: str, kind: type, *arguments: Any) -> Any:
+    """Call a function of a module in the app folder."""
+    module, _, name = hook.partition(":")
+    try:
+        function = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"{key} = {hook!r}: should be MODULE:FUNCTION in the app folder ({error})") from None
+    made = function(*arguments)
+    if not isinstance(made, kind):
+        raise ConfigError(f"{key} = {hook!r}: gave a {type(made).__name__}; it should give a {kind.__name__}")
+    return made

@@ -1,0 +1,1 @@
+"""Methods that train weights and send their changes."""

@@ -1,0 +1,1 @@
+"""Methods that train masks over frozen weights."""

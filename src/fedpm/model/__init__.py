@@ -1,0 +1,1 @@
+"""Networks, masked or whole; model files and other formats."""

@@ -1,0 +1,192 @@
+"""The model file: a seed, a coded mask, and what is needed to rebuild and trust the network (docs/model-format.md)."""
+
+import struct
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from safetensors import SafetensorError
+from safetensors.numpy import load as load_tensors
+from safetensors.numpy import save as save_tensors
+from torch import nn
+
+from fedpm.errors import ArtifactError, ConfigError, WireError
+from fedpm.files import write_atomically
+from fedpm.model import nets
+from fedpm.model.mask_coding import decode_final, encode_final
+from fedpm.model.masking import MaskedNetwork, Vector
+from fedpm.model.ternary import pack
+from fedpm.wire.masks import Mask
+
+MAGIC = b"FEDPMODL"
+VERSION = 1
+MAX_HEADER = 2**20
+MAX_PARAMETERS = 2**30
+_HEAD = struct.Struct("<8sIIII")
+_CRC = struct.Struct("<I")
+
+
+class Header(BaseModel):
+    """What the file says about itself; ``network`` is None for a network of the user's own."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    seed: int = Field(ge=0, lt=2**63)
+    init: str = Field(pattern="^(kaiming|e|half)$")
+    network: str | None
+    architecture: str
+    parameters: int = Field(gt=0, le=MAX_PARAMETERS)
+    scheme: int
+    input_shape: tuple[int, ...]
+    input_dtype: str = Field(pattern="^(float32|int64)$")
+    classes: tuple[str, ...]
+    preprocessing: str
+    frozen: tuple[str, ...]
+    provenance: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Model:
+    """A trained model as it is shipped: header, coded mask, and named tensors that the mask cannot give."""
+
+    name: ClassVar[str] = "model.fedpm"
+    """What a run calls it."""
+    header: Header
+    coded_mask: bytes
+    tensors: dict[str, np.ndarray[Any, Any]]
+
+    @classmethod
+    def make(cls, masked: MaskedNetwork, mask: Mask, stats: Vector, *, seed: int, **about: Any) -> "Model":
+        """Code a mask; ``about`` are the remaining fields of the header."""
+        scheme, coded = encode_final(mask, masked, seed)
+        tensors = {**masked.stats_views(torch.from_numpy(stats)), **masked.constants}
+        header = Header(
+            seed=seed,
+            init=masked.init,
+            architecture=masked.describe(),
+            parameters=masked.size,
+            scheme=scheme,
+            frozen=masked.frozen,
+            **about,
+        )
+        return cls(header, coded, {name: tensor.cpu().numpy() for name, tensor in tensors.items()})
+
+    def to_bytes(self) -> bytes:
+        """Return the file's bytes, the same for the same model."""
+        header = self.header.model_dump_json().encode()
+        tensors = save_tensors(self.tensors) if self.tensors else b""
+        sizes = (len(header), len(self.coded_mask), len(tensors))
+        data = b"".join((_HEAD.pack(MAGIC, VERSION, *sizes), header, self.coded_mask, tensors))
+        return data + _CRC.pack(zlib.crc32(data))
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "Model":
+        """Parse a file's bytes, or raise ArtifactError."""
+        if len(data) < _HEAD.size + _CRC.size or not data.startswith(MAGIC):
+            raise ArtifactError(f"not a fedpm model file: should start with {MAGIC!r}, starts with {data[:8]!r}")
+        _, version, header_size, mask_size, tensors_size = _HEAD.unpack_from(data)
+        if version != VERSION:
+            raise ArtifactError(f"model file of version {version}: this library reads version {VERSION}; upgrade it")
+        mask_at = _HEAD.size + header_size
+        tensors_at = mask_at + mask_size
+        if len(data) != tensors_at + tensors_size + _CRC.size or header_size > MAX_HEADER:
+            raise ArtifactError(
+                "model file claims parts that do not fit its size: it was cut or damaged; copy it again"
+            )
+        if _CRC.unpack(data[-_CRC.size :])[0] != zlib.crc32(data[: -_CRC.size]):
+            raise ArtifactError("model file fails its checksum: it was damaged; copy it again")
+        header = _header(data[_HEAD.size : mask_at])
+        return cls(header, data[mask_at:tensors_at], _tensors(data[tensors_at : -_CRC.size]))
+
+    @classmethod
+    def open(cls, path: Path | str) -> "Model":
+        """Read a file."""
+        try:
+            return cls.from_bytes(Path(path).read_bytes())
+        except OSError as error:
+            raise ArtifactError(f"{path}: cannot read this file ({error.strerror})") from None
+
+    def save(self, path: Path | str) -> None:
+        """Write the file, whole or not at all."""
+        write_atomically(Path(path), self.to_bytes())
+
+    def masked(self, net: nn.Module | None = None) -> MaskedNetwork:
+        """Return the network that the mask is for, checked against the file; one of your own must be given."""
+        header = self.header
+        if net is None:
+            net = self._named_network()
+        masked = MaskedNetwork(net, init=header.init, frozen=header.frozen)
+        if masked.describe() != header.architecture:
+            raise ArtifactError(
+                f"this model is of another network than the one given.\nThe model's:\n{header.architecture}\n"
+                f"The one given:\n{masked.describe()}"
+            )
+        expected = {**masked.stats, **{name: tuple(tensor.shape) for name, tensor in masked.constants.items()}}
+        if masked.size != header.parameters or expected != {n: t.shape for n, t in self.tensors.items()}:
+            raise ArtifactError("the model file's parameters and tensors are not those of its network: it is damaged")
+        return masked
+
+    def _named_network(self) -> nn.Module:
+        """Return the built-in network; its size is checked before memory is taken for it."""
+        header = self.header
+        if header.network is None:
+            raise ArtifactError("this model is of a network of your own: load it with load(path, net=YourNetwork())")
+        try:
+            with torch.device("meta"):
+                empty = nets.build(header.network, header.input_shape, len(header.classes))
+        except (ConfigError, KeyError, ValueError, RuntimeError, TypeError, OverflowError) as error:
+            raise ArtifactError(f"the model file's network {header.network!r} cannot be built: {error}") from None
+        found = sum(parameter.numel() for parameter in empty.parameters())
+        if found != header.parameters:
+            raise ArtifactError(f"model file claims {header.parameters} parameters, its network has {found}: damaged")
+        return nets.build(header.network, header.input_shape, len(header.classes))
+
+    def mask(self, masked: MaskedNetwork) -> Mask:
+        """Return the decoded mask."""
+        try:
+            return decode_final(self.header.scheme, self.coded_mask, masked, self.header.seed)
+        except WireError as error:
+            raise ArtifactError(f"the model file's mask cannot be decoded: {error}") from None
+
+    def module(self, net: nn.Module | None = None, *, packed: bool = False) -> nn.Module:
+        """Return the trained network in eval mode; a network of your own must be given.
+
+        ``packed`` keeps 2 bits a weight in memory and unpacks a layer whenever it is called.
+        """
+        masked = self.masked(net)
+        weights = masked.weights(self.header.seed).where(torch.from_numpy(self.mask(masked)).bool(), 0.0)
+        stats = np.concatenate([np.zeros(0, np.float32), *(self.tensors[name].ravel() for name in masked.stats)])
+        constants = {name: torch.from_numpy(self.tensors[name]) for name in masked.constants}
+        module = masked.module(weights, stats, constants)
+        return pack(module, masked) if packed else module
+
+
+def load(path: Path | str, net: nn.Module | None = None, *, packed: bool = False) -> nn.Module:
+    """Return the trained network of a model file as an ordinary module in eval mode.
+
+    Args:
+        path: the model file.
+        net: your network, if the model is of one of your own; its values do not matter, only its form.
+        packed: keep 2 bits a weight in memory and unpack a layer whenever it is called.
+    """
+    return Model.open(path).module(net, packed=packed)
+
+
+def _header(data: bytes) -> Header:
+    try:
+        return Header.model_validate_json(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise ArtifactError(f"model file has a wrong header ({where or 'whole'}: {first['msg']}): damaged") from None
+
+
+def _tensors(data: bytes) -> dict[str, np.ndarray[Any, Any]]:
+    try:
+        return load_tensors(data) if data else {}
+    except (SafetensorError, ValueError, KeyError, AttributeError) as error:
+        raise ArtifactError(f"model file has damaged tensors ({error})") from None

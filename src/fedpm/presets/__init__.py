@@ -1,1 +1,0 @@
-"""Ready configurations, one TOML file each."""

@@ -1,1 +1,0 @@
-"""Studies of the paper's tables and figures, as TOML files."""

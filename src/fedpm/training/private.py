@@ -1,0 +1,157 @@
+"""Training on a client with differential privacy.
+
+``example``: DP-SGD on the scores. Each step takes every example with the same chance, clips each example's gradient in
+ℓ2, adds Gaussian noise to the sum, and steps along it. What follows, the Bernoulli upload too, is post-processing.
+
+``client``: ordinary training, then the move of the scores is clipped in ℓ2. The Bernoulli upload itself is the release.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch.func import grad, vmap
+
+from fedpm.data.datasets import Shard, to_input
+from fedpm.model.masking import MaskedNetwork, Vector
+from fedpm.rng import SecretStreams, Streams
+from fedpm.training.local import Local, SampledWeights, module_randomness, train_scores
+
+_GRADIENTS = 2**23
+"""Floats of per-example gradients in memory at once; more is not faster."""
+_EDGE = 1e-6
+
+
+@dataclass(frozen=True)
+class Private:
+    """What a client does to keep its examples, or all of them together, private.
+
+    Args:
+        unit: what the guarantee is about: ``"example"`` or ``"client"``.
+        clip: the ℓ2 bound of an example's gradient, or of a client's move of the scores.
+        noise: standard deviation of the noise on a sum of gradients, in units of ``clip``; 0 with unit ``client``.
+        sampling_rate: the chance of each example to be in a step.
+        secret: draw from the operating system instead of the run's seed.
+    """
+
+    unit: str
+    clip: float
+    noise: float
+    sampling_rate: float
+    secret: bool = False
+
+    def streams(self, rng: Streams) -> Streams:
+        """Return where the client's randomness comes from: the run's seed, or what nobody else can know."""
+        return SecretStreams(rng.seed, rng.round, rng.client) if self.secret else rng
+
+
+def steps_of_round(epochs: int, sampling_rate: float) -> int:
+    """Return how many noisy steps a client takes in a round; it does not depend on the client's data."""
+    return epochs * max(1, round(1 / sampling_rate))
+
+
+def train_private(
+    network: MaskedNetwork,
+    weights: torch.Tensor,
+    theta: Vector,
+    shard: Shard,
+    rng: Streams,
+    how: Local,
+    private: Private,
+) -> Vector:
+    """Train the probability mask, and return it: private itself (example), or ready to be sampled (client)."""
+    if private.unit == "example":
+        return train_noisy_scores(network, weights, theta, shard, rng, how, private)
+    trained, _, _ = train_scores(network, weights, theta, network.initial_stats(), shard, rng, how)
+    return clip_move(theta, trained, private.clip)
+
+
+def clip_move(start: Vector, trained: Vector, bound: float) -> Vector:
+    """Return θ whose scores, logit θ, are at most ``bound`` away from those of ``start`` in ℓ2."""
+    first = _logit(start)
+    move = _logit(trained) - first
+    length = float(np.linalg.norm(move))
+    scores = first + move * (bound / max(length, bound))
+    return (1 / (1 + np.exp(-scores))).astype(np.float32)
+
+
+def _logit(theta: Vector) -> npt.NDArray[np.float64]:
+    inner = np.nan_to_num(theta.astype(np.float64), nan=0.5).clip(_EDGE, 1 - _EDGE)
+    return np.asarray(np.log(inner) - np.log1p(-inner))
+
+
+def train_noisy_scores(
+    network: MaskedNetwork,
+    weights: torch.Tensor,
+    theta: Vector,
+    shard: Shard,
+    rng: Streams,
+    how: Local,
+    private: Private,
+) -> Vector:
+    """Train the probability mask on clipped and noised gradients (DP-SGD).
+
+    A step moves the scores by ``lr`` in the root mean square, whatever clip and noise are; the noised gradient alone
+    decides. Noise is the same in every coordinate, so that Adam's scaling of each finds nothing, and its running means
+    weigh the first steps more than the last, which loses signal: plain steps learned faster.
+    """
+    start = torch.from_numpy(theta).to(how.device)
+    sampled = SampledWeights(network, weights.to(how.device), start, how.gradient)
+    masks = rng.noise("local masks", how.device)
+    rest = network.surroundings(torch.tensor(network.initial_stats(), device=how.device))
+    network.net.train()
+    with module_randomness(rng, how.device):
+        for step in range(steps_of_round(how.epochs, private.sampling_rate)):
+            sampled.sample(masks.uniform(network.size))
+            chosen = rng.fractions(f"batch of step {step}", len(shard)) < private.sampling_rate
+            total = torch.zeros(network.size, device=how.device)
+            for x, y in _chunks(shard, np.flatnonzero(chosen), network.size, how.device):
+                total += clipped_sum(network, sampled, rest, x, y, private.clip)
+            noise = torch.from_numpy(rng.gaussian(f"noise of step {step}", network.size)).to(how.device)
+            total.div_(private.clip).add_(noise, alpha=private.noise)
+            sampled.move(total, how.lr)
+    return sampled.theta()
+
+
+def clipped_sum(
+    network: MaskedNetwork,
+    sampled: SampledWeights,
+    rest: Mapping[str, torch.Tensor],
+    x: torch.Tensor,
+    y: torch.Tensor,
+    bound: float,
+) -> torch.Tensor:
+    """Return the sum over examples of the gradient of the scores, each clipped to ``bound`` in ℓ2, as a flat vector.
+
+    The gradient of a score is that of its weight times a slope that all examples share. An example whose gradient is
+    not finite adds nothing.
+    """
+
+    def loss(weights: Mapping[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(network.forward(weights, rest, x[None]), y[None])
+
+    weights = {name: weight.detach() for name, weight in sampled.weights.items()}
+    found = vmap(grad(loss), (None, 0, 0), randomness="different")(weights, x, y)
+    slopes = network.views(sampled.slope())
+    each = [found[name].mul_(slope).flatten(1) for name, slope in slopes.items()]
+    lengths = torch.stack([torch.linalg.vector_norm(part, dim=1) for part in each]).norm(dim=0)
+    factors = (bound / lengths).clamp(max=1.0)
+    bad = ~torch.isfinite(lengths)
+    if bad.any():
+        factors[bad] = 0
+        for part in each:
+            part[bad] = 0
+    return torch.cat([factors @ part for part in each])
+
+
+def _chunks(
+    shard: Shard, chosen: npt.NDArray[np.intp], size: int, device: torch.device
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Yield the chosen examples, as many at once as memory for their gradients allows."""
+    count = max(1, _GRADIENTS // size)
+    for start in range(0, len(chosen), count):
+        part = chosen[start : start + count]
+        yield to_input(shard.x[part], device), torch.from_numpy(shard.y[part]).to(device)

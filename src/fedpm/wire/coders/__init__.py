@@ -1,0 +1,1 @@
+"""Coders of a mask on its way up, a file each."""

@@ -1,0 +1,358 @@
+"""The Flower engine over Flower's own in-memory Grid and message store; the nodes are threads that misbehave."""
+
+import secrets
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from uuid import uuid4
+
+import pytest
+
+from fedpm.engines.base import Engine, Fault, Limits, Task
+from fedpm.engines.flower.environment import require_flower
+from fedpm.engines.inprocess import Sequential
+from fedpm.errors import EngineError
+from fedpm.experiment import loop as rounds
+from fedpm.experiment.build import Experiment, build
+from fedpm.methods.base import ClientResult
+from tests.conftest import small_config, small_net
+
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedpm[flower]'")
+pytestmark = pytest.mark.flower
+require_flower()
+
+from flwr.app import ConfigRecord, Context, Error, Message, RecordDict  # noqa: E402
+from flwr.proto.task_pb2 import Task as FlowerTask  # noqa: E402
+from flwr.server.superlink.linkstate import LinkStateFactory  # noqa: E402
+from flwr.server.superlink.linkstate.in_memory_linkstate import RunRecord  # noqa: E402
+from flwr.supercore.constant import FLWR_IN_MEMORY_DB_NAME, NOOP_FEDERATION_ID  # noqa: E402
+from flwr.supercore.object_store import ObjectStoreFactory  # noqa: E402
+from flwr.supercore.run import Run  # noqa: E402
+from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
+from flwr.superlink.federation import NoOpFederationManager  # noqa: E402
+from flwr.superlink.grid import InMemoryGrid  # noqa: E402
+
+from fedpm.engines.flower import perform, records  # noqa: E402
+from fedpm.engines.flower.grid import Fleet  # noqa: E402
+
+Behave = Callable[[Message, Context], Message | None]
+
+
+class Nodes:
+    """Nodes of a Flower run, each answered by a thread; ``wrong`` replaces what a client does."""
+
+    def __init__(self, experiment: Experiment, partitions: list[int], of: int) -> None:
+        self.experiment, self.wrong = experiment, dict[tuple[int, int], Behave]()
+        self.asked: list[tuple[int, int, int]] = []
+        factory = LinkStateFactory(FLWR_IN_MEMORY_DB_NAME, NoOpFederationManager(), ObjectStoreFactory())
+        self.state = factory.state()
+        run = Run.create_empty(run_id=7)
+        run.primary_task_id, run.federation_id = 1, NOOP_FEDERATION_ID
+        TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 7, 1
+        self.state.run_ids[7] = RunRecord(run=run)
+        self.state.task_store[1] = FlowerTask(task_id=1, run_id=7)
+        self.grid = InMemoryGrid(factory)
+        self.grid.set_run(run)
+        self.of, self.contexts, self.stopped = of, dict[int, Context](), threading.Event()
+        for partition in partitions:
+            self.add(partition)
+        self.thread = threading.Thread(target=self.serve)
+        self.thread.start()
+
+    def add(self, partition: int) -> int:
+        node = self.state.create_node("", "", secrets.token_bytes(32), heartbeat_interval=1e300)
+        self.state.acknowledge_node_heartbeat(node_id=node, heartbeat_interval=1e300)
+        config = {"partition-id": partition, "num-partitions": self.of}
+        self.contexts[node] = Context(run_id=7, node_id=node, node_config=config, state=RecordDict(), run_config={})
+        return node
+
+    def serve(self) -> None:
+        while not self.stopped.wait(0.005):
+            for node, context in list(self.contexts.items()):
+                for message in self.state.get_message_ins(node_id=node, limit=None):
+                    reply = self.answer(message, context)
+                    if reply is not None:
+                        self.send(reply)
+
+    def send(self, reply: Message) -> None:
+        reply.metadata.__dict__["_message_id"] = str(uuid4())
+        self.state.store_message_res(reply)
+
+    def answer(self, message: Message, context: Context) -> Message | None:
+        total = self.experiment.config.clients.total
+        if message.metadata.message_type == "query":
+            return records.reply_hosted(message, context, total)
+        request = records.read_request(message)
+        self.asked.append((request.round, request.client, len(request.broadcast)))
+        if (request.round, request.client) in self.wrong:
+            return self.wrong[request.round, request.client](message, context)
+        return self.honest(message, context)
+
+    def honest(self, message: Message, context: Context) -> Message:
+        request, memory = records.read_request(message), records.recall(context)
+        answer, memory = perform.answer(self.experiment.clients, request, memory)
+        records.remember(context, memory)
+        return records.reply(message, answer)
+
+    def fleet(self, quorum: int = 1, deadline: float = 1.0, patience: float = 20.0) -> Fleet:
+        limits = Limits(quorum, deadline, patience)
+        return Fleet(self.grid, self.experiment.clients, self.experiment.config.clients.total, limits, pause=0.02)
+
+
+@contextmanager
+def nodes(partitions: list[int], of: int, **settings: object) -> Iterator[Nodes]:
+    experiment = build(small_config(engine="flower", **settings), net=small_net())
+    found = Nodes(experiment, partitions, of)
+    try:
+        yield found
+    finally:
+        found.stopped.set()
+        found.thread.join()
+
+
+def train(found: Nodes, engine: Engine) -> rounds.Result:
+    config = found.experiment.config
+    return rounds.run(config, net=small_net(), start=lambda experiment: engine)
+
+
+def raw(message: Message, **values: object) -> Message:
+    return Message(RecordDict({records.RECORD: ConfigRecord(values)}), reply_to=message)
+
+
+class Only:
+    """An engine that hears of some clients and rounds only: what a fleet with faults should come to."""
+
+    def __init__(self, experiment: Experiment, missing: set[tuple[int, int]]) -> None:
+        self.inner, self.missing = Sequential(experiment.clients), missing
+
+    def run(self, round: int, tasks: list[Task]) -> Iterator[tuple[int, ClientResult | Fault]]:
+        heard = [task for task in tasks if (round, task.client) not in self.missing]
+        answers = dict(self.inner.run(round, heard))
+        for task in tasks:
+            yield task.client, answers.get(task.client, Fault("missing", ""))
+
+    def close(self) -> None:
+        pass
+
+
+def expected(found: Nodes, missing: set[tuple[int, int]]) -> bytes:
+    return train(found, Only(found.experiment, missing)).file.to_bytes()
+
+
+def test_all_well_gives_the_same_bytes_both_ways() -> None:
+    with nodes([0, 1, 2, 3], 4, clients={"total": 4}) as found:
+        result = train(found, found.fleet(quorum=4, deadline=60))
+        alone = rounds.run(small_config(), net=small_net())
+    assert result.file.to_bytes() == alone.file.to_bytes()
+    for record, other in zip(result.rounds, alone.rounds, strict=True):
+        assert {**record, "seconds": 0} == {**other, "seconds": 0}
+    assert result.rounds[2]["downlink_bytes"] < result.rounds[1]["downlink_bytes"] * 1.5
+
+
+def test_clients_of_one_node_can_be_rounds_apart() -> None:
+    settings = {"rounds": 6, "clients": {"total": 4, "sampled": 2}}
+    with nodes([0, 1], 2, **settings) as found:
+        result = train(found, found.fleet(quorum=2, deadline=60))
+        alone = train(found, Sequential(found.experiment.clients))
+    assert result.file.to_bytes() == alone.file.to_bytes()
+    for record, other in zip(result.rounds, alone.rounds, strict=True):  # nothing had to be sent twice
+        assert {**record, "seconds": 0} == {**other, "seconds": 0}
+
+
+def foreign(found: Nodes) -> bytes:
+    other = build(small_config(seed=9), net=small_net())
+    broadcast = other.algorithm.broadcast(other.algorithm.init()).payload
+    return next(Sequential(other.clients).run(1, [Task(1, broadcast)]))[1].payload
+
+
+@pytest.mark.parametrize("kind", ["garbage", "replay", "wrong model", "wrong client", "error", "silent", "crashed"])
+def test_a_fault_is_counted_and_the_model_is_that_of_the_others(kind: str) -> None:
+    with nodes([0, 1, 2], 3, clients={"total": 3}, rounds=2) as found:
+        uploads: dict[tuple[int, int], bytes] = {}
+
+        def listen(message: Message, context: Context) -> Message:
+            reply, request = found.honest(message, context), records.read_request(message)
+            uploads[request.round, request.client] = reply.content[records.RECORD]["payload"]
+            return reply
+
+        def misbehave(message: Message, context: Context) -> Message | None:
+            ways: dict[str, Callable[[], Message | None]] = {
+                "garbage": lambda: raw(message, payload=b"nonsense" * 40),
+                "replay": lambda: raw(message, payload=uploads[1, 1]),
+                "wrong model": lambda: raw(message, payload=foreign(found)),
+                "wrong client": lambda: raw(message, payload=_renamed(found, message)),
+                "error": lambda: Message(Error(2, "no luck"), reply_to=message),
+                "crashed": lambda: raw(message, fault="crashed", reason="code -9"),
+                "silent": lambda: None,
+            }
+            return ways[kind]()
+
+        found.wrong = {(1, client): listen for client in range(3)}
+        found.wrong[2, 1] = misbehave
+        result = train(found, found.fleet(quorum=2, deadline=2.0 if kind == "silent" else 60.0))
+        assert result.rounds[0]["faults"] == {}
+        assert result.rounds[1]["faults"] == {kind: 1}
+        assert list(result.rounds[1]["rejected"]) == ["1"]
+        assert result.file.to_bytes() == expected(found, {(2, 1)})
+
+
+def _renamed(found: Nodes, message: Message) -> bytes:
+    """Return the honest answer of client 2 to the broadcast of client 1."""
+    request = records.read_request(message)
+    state = found.experiment.algorithm
+    task = Task(2, state.remember(request.broadcast, 2, records.recall(next(iter(found.contexts.values())))[1]))
+    return next(Sequential(found.experiment.clients).run(2, [task]))[1].payload
+
+
+def test_replies_of_another_program_are_garbage_and_overwrite_no_figure() -> None:
+    with nodes([0, 1, 2], 3, clients={"total": 3}, rounds=1, flower={"quorum": 0.1}) as found:
+        found.wrong[1, 0] = lambda message, context: Message(
+            RecordDict({"x": ConfigRecord({"a": 1})}), reply_to=message
+        )
+        found.wrong[1, 1] = lambda message, context: raw(message, fault="of my own", reason="x")
+
+        def boast(message: Message, context: Context) -> Message:
+            reply = found.honest(message, context)
+            values = dict(reply.content[records.RECORD])
+            return raw(message, **{**values, "accuracy": 1.0, "round": 5.0, "uplink_bytes": 0.0})
+
+        found.wrong[1, 2] = boast
+        record = train(found, found.fleet(quorum=1, deadline=60)).rounds[0]
+    assert record["faults"] == {"garbage": 2}
+    assert record["round"] == 1
+    assert record["accuracy"] < 1
+    assert record["uplink_bytes"] > 0
+
+
+def test_a_late_answer_is_counted_when_it_comes_and_not_used() -> None:
+    with nodes([0, 1, 2], 3, clients={"total": 3}, rounds=2) as found:
+        late: list[Message] = []
+
+        def dawdle(message: Message, context: Context) -> None:
+            late.append(found.honest(message, context))
+
+        def catch_up(message: Message, context: Context) -> Message:
+            found.send(late.pop())
+            threading.Event().wait(0.3)
+            return found.honest(message, context)
+
+        found.wrong = {(1, 1): dawdle, (2, 1): catch_up}  # type: ignore[dict-item]
+        result = train(found, found.fleet(quorum=2, deadline=3.0))
+        assert result.rounds[0]["faults"] == {"silent": 1}
+        assert result.rounds[1]["faults"] == {"late": 1}
+        assert "answer to round 1 came after the deadline" in result.rounds[1]["rejected"]["1"]
+        assert result.file.to_bytes() == expected(found, {(1, 1)})
+
+
+def test_a_node_that_lost_its_memory_gets_the_whole_broadcast_in_the_same_round() -> None:
+    with nodes([0, 1], 2, clients={"total": 2}) as found:
+
+        def forget(message: Message, context: Context) -> Message:
+            context.state.clear()
+            return found.honest(message, context)
+
+        found.wrong[2, 1] = forget
+        result = train(found, found.fleet(quorum=2, deadline=60))
+        assert result.file.to_bytes() == expected(found, set())
+        sizes = [size for round, client, size in found.asked if (round, client) == (2, 1)]
+        assert len(sizes) == 2
+        others = [size for round, client, size in found.asked if (round, client) == (2, 0)]
+        assert result.rounds[1]["downlink_bytes"] == sum(sizes) + sum(others), "what is sent twice is counted twice"
+    assert [record["faults"] for record in result.rounds] == [{}, {}, {}]
+
+
+def test_memory_of_another_run_is_not_trusted() -> None:
+    with nodes([0], 1, clients={"total": 1}) as found:
+        context = next(iter(found.contexts.values()))
+        records.remember(context, {1: b"of this run"})
+        assert records.recall(context) == {1: b"of this run"}
+        context.run_id = 8
+        assert records.recall(context) == {}
+
+
+def test_a_new_server_sends_whole_broadcasts_to_clients_of_which_it_knows_nothing() -> None:
+    with nodes([0, 1], 2, clients={"total": 2}) as found:
+        algorithm, clients = found.experiment.algorithm, found.experiment.clients
+        state = algorithm.init()
+        first = [Task(c, algorithm.broadcast(state).payload) for c in range(2)]
+        replies = [algorithm.decode(state, c, r.payload) for c, r in Sequential(clients).run(1, first)]
+        state = algorithm.aggregate(state, replies)
+        brief, whole = (algorithm.broadcast(state, since=since).payload for since in (1, None))
+        tasks = [Task(c, brief, algorithm.memory(state)) for c in range(2)]
+        answers = dict(found.fleet(quorum=2, deadline=60).run(2, tasks))
+        assert {size for _, _, size in found.asked} == {len(whole)}
+        for client, (_, alone) in zip(answers, Sequential(clients).run(2, tasks), strict=True):
+            assert answers[client].payload == alone.payload
+            assert answers[client].resent == len(whole) - len(brief)
+
+
+def test_too_few_answers_end_the_run_and_say_so() -> None:
+    with nodes([0, 1, 2], 3, clients={"total": 3}, flower={"quorum": 0.6}) as found:
+        found.wrong = {(1, c): lambda message, context: raw(message, payload=b"?") for c in (0, 1)}
+        with pytest.raises(EngineError, match=r"round 1: 1 of 3 clients .* quorum of 2 \(flower.quorum\)"):
+            train(found, found.fleet(quorum=2, deadline=60))
+
+
+def test_too_few_nodes_end_the_run_at_the_deadline_and_say_so() -> None:
+    words = r"1 of its 3 clients are connected after 0.5 s \(flower.patience\)"
+    with nodes([0], 3, clients={"total": 3}) as found, pytest.raises(EngineError, match=words):
+        train(found, found.fleet(quorum=2, patience=0.5))
+
+
+def test_a_quorum_of_nodes_goes_on_without_the_others() -> None:
+    with nodes([0, 2], 3, clients={"total": 3}, rounds=2) as found:
+        result = train(found, found.fleet(quorum=2, deadline=60, patience=0.5))
+        assert [record["faults"] for record in result.rounds] == [{"absent": 1}, {"absent": 1}]
+        assert result.rounds[0]["rejected"] == {"1": "its node is not connected"}
+        sent = [size for round, _, size in found.asked if round == 2]
+        assert result.rounds[1]["downlink_bytes"] == sum(sent), "who is absent is sent nothing"
+        assert result.file.to_bytes() == expected(found, {(1, 1), (2, 1)})
+
+
+def test_a_node_that_goes_just_before_its_message_is_absent() -> None:
+    with nodes([0, 1], 2, clients={"total": 2}, rounds=1) as found:
+        fleet = found.fleet(quorum=1, deadline=60)
+        leaving = list(found.contexts)[1]
+        push = found.grid.push_messages
+
+        def push_after(messages: list[Message]) -> object:
+            if messages[0].metadata.message_type == "train" and leaving in found.state.nodes:
+                found.state.nodes.pop(leaving)
+            return push(messages)
+
+        found.grid.push_messages = push_after  # type: ignore[method-assign]
+        assert train(found, fleet).rounds[0]["faults"] == {"absent": 1}
+
+
+def test_a_client_stays_with_the_node_that_had_it_first(capsys: pytest.CaptureFixture[str]) -> None:
+    with nodes([0, 1], 2, clients={"total": 2}, rounds=1) as found:
+        fleet = found.fleet(quorum=2, deadline=60)
+        while len(fleet._connected()) < 2:
+            pass
+        mine = dict(fleet._connected())
+        impostor = found.add(0)
+        while impostor not in fleet._hosts:
+            fleet._connected()
+        assert fleet._connected() == mine
+    assert f"node {impostor} hosts client 0 too: left out there" in capsys.readouterr().out
+
+
+def test_a_node_that_cannot_say_whom_it_hosts_is_left_out_with_the_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    with nodes([0, 1], 2, clients={"total": 2}, rounds=1) as found:
+        honest = found.answer
+
+        def confused(message: Message, context: Context) -> Message | None:
+            if message.metadata.message_type == "query" and context.node_config["partition-id"] == 1:
+                return raw(message, clients=[5, -1])
+            return honest(message, context)
+
+        found.answer = confused  # type: ignore[method-assign]
+        result = train(found, found.fleet(quorum=1, deadline=60, patience=2.0))
+    assert result.rounds[0]["faults"] == {"absent": 1}
+    assert "is left out (garbage): hosts clients [5, -1]: should be numbers from 0 to 1" in capsys.readouterr().out
+
+
+def test_a_node_without_a_partition_is_left_out_with_the_reason() -> None:
+    context = Context(run_id=1, node_id=1, node_config={"partition-id": 2, "num-partitions": 2}, state=RecordDict(), run_config={})  # fmt: skip  # noqa: E501
+    with pytest.raises(EngineError, match="partition-id = 2, num-partitions = 2"):
+        records.clients_of(context, 4)

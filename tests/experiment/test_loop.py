@@ -1,0 +1,274 @@
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from torch import nn
+
+import fedpm
+from fedpm.data.datasets import Dataset
+from fedpm.engines.base import Clients, Task
+from fedpm.engines.inprocess import Sequential
+from fedpm.errors import ArtifactError, ConfigError, DataError
+from fedpm.experiment import loop as rounds
+from fedpm.experiment.build import build
+from fedpm.experiment.folder import RunFolder
+from fedpm.experiment.loop import Exchange
+from fedpm.methods.base import ClientResult
+from fedpm.methods.mask.downlink import Form
+from tests.conftest import small_config, small_net
+
+
+def without_times(folder: Path) -> list[dict[str, object]]:
+    records = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in record.items() if key != "seconds"} for record in records]
+
+
+def test_a_run_learns(data: Dataset) -> None:
+    config = small_config(rounds=8, local={"epochs": 8}, data={})
+    result = fedpm.run(config, net=small_net(), data=data)
+    assert result.summary["accuracy"] > 0.8
+    assert result.rounds[0]["accuracy"] < result.summary["accuracy"]
+
+
+def test_run_folder_holds_what_the_design_promises(small_run: tuple[Path, fedpm.Result]) -> None:
+    folder, result = small_run
+    assert {path.name for path in folder.iterdir()} >= {
+        "config.toml", "rounds.jsonl", "clients.json", "summary.json", "model.fedpm", "checkpoint",
+    }  # fmt: skip
+    records = RunFolder(folder).records()
+    assert records == result.rounds
+    assert [record["round"] for record in records] == [1, 2, 3]
+    assert set(records[0]) >= {
+        "clients", "accuracy", "loss", "uplink_bytes", "downlink_bytes", "uplink_bpp", "downlink_bpp",
+        "uplink_ideal_bpp", "uplink_frequency_entropy_bpp", "uplink_kl_bpp", "downlink_ideal_bpp", "seconds",
+    }  # fmt: skip
+    assert json.loads((folder / "summary.json").read_text()) == result.summary
+    config = RunFolder(folder).config()
+    assert config.device == "cpu"
+    assert config.precision in ("float32", "bfloat16")
+
+
+class Tapped(Sequential):
+    """An engine that notes what passes."""
+
+    def __init__(self, clients: Clients) -> None:
+        super().__init__(clients)
+        self.tasks: list[Sequence[Task]] = []
+        self.down: list[int] = []
+        self.up: list[int] = []
+
+    def run(self, round: int, tasks: Sequence[Task]) -> Iterator[tuple[int, ClientResult]]:
+        self.tasks.append(tasks)
+        self.down.append(sum(len(task.broadcast) for task in tasks))
+        self.up.append(0)
+        for client, result in super().run(round, tasks):
+            self.up[-1] += len(result.payload)
+            yield client, result
+
+
+def test_reported_traffic_is_the_length_of_what_was_sent(data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    tapped: list[Tapped] = []
+    monkeypatch.setattr(rounds, "start_engine", lambda e: tapped.append(Tapped(e.clients)) or tapped[0])
+    result = fedpm.run(small_config(clients={"total": 4, "sampled": 3}), net=small_net(), data=data)
+    assert [record["uplink_bytes"] for record in result.rounds] == tapped[0].up
+    assert [record["downlink_bytes"] for record in result.rounds] == tapped[0].down
+    first = result.rounds[0]
+    assert first["uplink_bpp"] == 8 * first["uplink_bytes"] / (3 * result.summary["parameters"])
+
+
+def test_clients_that_hold_a_broadcast_get_what_was_added_since(data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    tapped: list[Tapped] = []
+    monkeypatch.setattr(rounds, "start_engine", lambda e: tapped.append(Tapped(e.clients)) or tapped[0])
+    result = fedpm.run(small_config(rounds=6, clients={"total": 4, "sampled": 2}), net=small_net(), data=data)
+    met, forms = set[int](), set[Form]()
+    for record, tasks in zip(result.rounds, tapped[0].tasks, strict=True):
+        for task in tasks:
+            form = Form(task.broadcast[6])
+            assert (form in (Form.SEED, Form.COUNTS)) == (task.client not in met)
+            forms.add(form)
+        met |= set(record["clients"])
+    assert forms == {Form.SEED, Form.COUNTS, Form.RELAYED, Form.STEPS}
+
+
+@pytest.mark.parametrize("codec", ["frequency", "side-information"])
+def test_the_coder_changes_no_mask(codec: str, small_run: tuple[Path, fedpm.Result], data: Dataset) -> None:
+    other = fedpm.run(small_config(codec=codec), net=small_net(), data=data)
+    assert other.file.coded_mask == small_run[1].file.coded_mask
+    for record, shared in zip(other.rounds, small_run[1].rounds, strict=True):
+        assert record["accuracy"] == shared["accuracy"]
+        assert record["uplink_frequency_entropy_bpp"] == shared["uplink_frequency_entropy_bpp"]
+        assert record["uplink_bytes"] > shared["uplink_bytes"]
+        assert shared["uplink_kl_bpp"] < shared["uplink_ideal_bpp"] < shared["uplink_bpp"]
+
+
+def test_a_damaged_upload_is_left_out_and_counted(data: Dataset) -> None:
+    experiment = build(small_config(), net=small_net(), data=data)
+    algorithm, state = experiment.algorithm, experiment.algorithm.init()
+    broadcast = algorithm.broadcast(state).payload
+    replies = list(Sequential(experiment.clients).run(1, [Task(client, broadcast) for client in range(3)]))
+    damaged = ClientResult(replies[1][1].payload[:-1] + b"x")
+    exchange = Exchange([0, 1, 2], 0)
+    kept = list(exchange.accepted(algorithm, state, iter([replies[0], (1, damaged), replies[2]])))
+    assert len(kept) == 2
+    assert list(exchange.rejected) == ["1"]
+    assert "checksum" in exchange.rejected["1"]
+
+
+def test_the_same_config_gives_the_same_bytes(
+    small_run: tuple[Path, fedpm.Result], data: Dataset, tmp_path: Path
+) -> None:
+    folder, result = small_run
+    torch.rand(5)  # the program's own draws change nothing
+    again = fedpm.run(small_config(), net=small_net(), data=data, out=tmp_path / "again")
+    assert again.file.to_bytes() == result.file.to_bytes()
+    assert without_times(tmp_path / "again") == without_times(folder)
+
+
+def test_another_seed_gives_another_model(small_run: tuple[Path, fedpm.Result], data: Dataset) -> None:
+    other = fedpm.run(small_config(seed=1), net=small_net(), data=data)
+    assert other.file.coded_mask != small_run[1].file.coded_mask
+
+
+@pytest.mark.parametrize("stop_after", [0, 1, 2])
+def test_an_interrupted_run_resumes_to_the_same_bytes(
+    small_run: tuple[Path, fedpm.Result], data: Dataset, tmp_path: Path, stop_after: int
+) -> None:
+    out = tmp_path / "run"
+
+    def stop(record: dict[str, object]) -> None:
+        if record["round"] == stop_after:
+            raise KeyboardInterrupt
+
+    if stop_after == 0:
+        RunFolder.create(out, build(small_config(), net=small_net(), data=data).config).close()
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            fedpm.run(small_config(), net=small_net(), data=data, out=out, on_round=stop)
+    with (out / "rounds.jsonl").open("a") as file:
+        file.write('{"round": 99, "torn')  # killed between the log and the checkpoint, in the middle of a line
+    result = fedpm.resume(out, net=small_net(), data=data)
+    assert result.file.to_bytes() == small_run[1].file.to_bytes()
+    assert (out / "model.fedpm").read_bytes() == result.file.to_bytes()
+    assert without_times(out) == without_times(small_run[0])
+
+
+def test_resuming_a_finished_run_changes_nothing(data: Dataset, tmp_path: Path) -> None:
+    fedpm.run(small_config(rounds=1), net=small_net(), data=data, out=tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+    fedpm.resume(tmp_path, net=small_net(), data=data)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
+
+
+def test_results_are_never_overwritten(small_run: tuple[Path, fedpm.Result], data: Dataset) -> None:
+    with pytest.raises(ArtifactError, match="exists and is not empty"):
+        fedpm.run(small_config(), net=small_net(), data=data, out=small_run[0])
+
+
+@dataclass(frozen=True)
+class Older:
+    """A state without most of today's fields."""
+
+    round: int
+
+
+def test_resume_refuses_what_does_not_belong(tmp_path: Path, data: Dataset) -> None:
+    with pytest.raises(ArtifactError, match="not a run folder"):
+        fedpm.resume(tmp_path)
+    out = tmp_path / "run"
+    fedpm.run(small_config(rounds=1), net=small_net(), data=data, out=out)
+    with pytest.raises(ConfigError, match=r"data\.name = 'own'.*\n.*model\.name = 'own'"):
+        fedpm.resume(out)
+    with pytest.raises(ArtifactError, match="another network or other data"):
+        fedpm.resume(out, net=nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), data=data)
+    state = out / "checkpoint" / "state.safetensors"
+    held = RunFolder.open(out)
+    with safe_open(state, "np") as file:
+        held.save_state(Older(round=1), file.metadata()["identity"])
+    held.close()
+    with pytest.raises(ArtifactError, match=r"of another version of fedpm, for it holds round instead of ones, round"):
+        fedpm.resume(out, net=small_net(), data=data)
+    state.write_bytes(state.read_bytes()[:60])
+    with pytest.raises(ArtifactError, match="checkpoint cannot be read"):
+        fedpm.resume(out, net=small_net(), data=data)
+
+
+def test_a_folder_in_use_is_refused(data: Dataset, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    fedpm.run(small_config(rounds=1), net=small_net(), data=data, out=out)
+    held = RunFolder.open(out)
+    with pytest.raises(ArtifactError, match="in use by another process"):
+        fedpm.resume(out, net=small_net(), data=data)
+    held.close()
+
+
+def test_test_data_is_never_chosen_on(data: Dataset) -> None:
+    shuffled = fedpm.dataset((data.train.x, data.train.y), (data.test.x, np.roll(data.test.y, 7)), classes=data.classes)
+    one = fedpm.run(small_config(), net=small_net(), data=data)
+    two = fedpm.run(small_config(), net=small_net(), data=shuffled)
+    assert one.file.coded_mask == two.file.coded_mask
+    assert [r["mode"] for r in one.rounds] == [r["mode"] for r in two.rounds]
+    assert one.summary["accuracy"] != two.summary["accuracy"]
+
+
+def test_validation_examples_are_not_trained_on(data: Dataset) -> None:
+    experiment = build(small_config(data={}), net=small_net(), data=data)
+    train, validation = experiment.clients.train, experiment.validation
+    assert len(train) + len(validation) == len(data.train)
+    assert len(validation) == round(0.1 * len(data.train))
+    everything = np.sort(np.concatenate([train.x, validation.x]).reshape(len(data.train), -1), axis=0)
+    assert np.array_equal(everything, np.sort(data.train.x.reshape(len(data.train), -1), axis=0))
+
+
+def test_partial_participation_and_bayesian_aggregation(data: Dataset) -> None:
+    config = small_config(rounds=5, clients={"total": 4, "rho": 0.5})
+    result = fedpm.run(config, net=small_net(), data=data)
+    assert all(len(set(record["clients"])) == 2 for record in result.rounds)
+    assert len({tuple(record["clients"]) for record in result.rounds}) > 1
+
+
+def test_norm_layers_and_own_frozen_parameters_survive_the_model_file(data: Dataset, tmp_path: Path) -> None:
+    net = nn.Sequential(
+        nn.Conv2d(1, 8, 3),
+        nn.BatchNorm2d(8, affine=False),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.LayerNorm(288),
+        nn.Linear(288, 10),
+    )
+    result = fedpm.run(small_config(), net=net, data=data, frozen=["4"], out=tmp_path / "run")
+    x = torch.from_numpy(data.test.x)
+    expected = result.model(x)
+    assert torch.equal(fedpm.load(tmp_path / "run" / "model.fedpm", net=net)(x), expected)
+    assert torch.abs(result.model[1].running_mean).sum() > 0
+
+
+@pytest.mark.parametrize(
+    ("net", "words"),
+    [
+        (nn.Linear(5, 10), r"cannot take inputs of shape \(1, 8, 8\)"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(64, 9)), r"\(1, 9\) for one input; it should be \(1, 10\)"),
+        (nn.Conv2d(1, 10, 3), r"output of shape \(1, 10, 6, 6\)"),
+    ],
+)
+def test_a_network_that_does_not_fit_the_data_is_refused(net: nn.Module, words: str, data: Dataset) -> None:
+    with pytest.raises(ConfigError, match=words):
+        fedpm.run(small_config(), net=net, data=data)
+
+
+def test_bad_data_is_refused(data: Dataset) -> None:
+    x, y = data.train.x[:10], data.train.y[:10]
+    with pytest.raises(DataError, match="10 inputs and 9 labels"):
+        fedpm.dataset((x, y[:9]), (x, y))
+    with pytest.raises(DataError, match="row of integers"):
+        fedpm.dataset((x, y.astype(float)), (x, y))
+    with pytest.raises(DataError, match="NaN"):
+        fedpm.dataset((x * np.float32("nan"), y), (x, y))
+    with pytest.raises(DataError, match="only 270 training examples"):
+        fedpm.run(small_config(clients={"total": 400}), net=small_net(), data=data)
+    with pytest.raises(DataError, match=r"data\.train_examples = 5000"):
+        fedpm.run(small_config(data={"train_examples": 5000}), net=small_net(), data=data)

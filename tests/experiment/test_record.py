@@ -1,0 +1,76 @@
+"""What a run records about itself: θ, layers, classes of clients, TensorBoard events."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fedpm
+from fedpm.data.datasets import Dataset
+from fedpm.errors import ConfigError
+from fedpm.experiment.folder import RunFolder
+from tests.conftest import small_config, small_net
+
+SIZES = [64 * 32, 32, 32 * 10, 10]
+
+
+def test_theta_is_recorded_as_a_histogram_and_by_layer(small_run: tuple[Path, fedpm.Result]) -> None:
+    for record in small_run[1].rounds:
+        assert len(record["theta_histogram"]) == 21
+        assert sum(record["theta_histogram"]) == sum(SIZES)
+        mean = np.average(record["theta_layers"], weights=SIZES)
+        middles = np.linspace(0, 1, 21)
+        assert abs(np.average(middles, weights=record["theta_histogram"]) - mean) <= 0.025  # half a bin
+    # θ of a plain mean of 4 masks is a quarter of an integer
+    filled = np.flatnonzero(small_run[1].rounds[-1]["theta_histogram"])
+    assert set(filled.tolist()) <= {0, 5, 10, 15, 20}
+
+
+def test_the_summary_holds_the_share_of_kept_weights(small_run: tuple[Path, fedpm.Result]) -> None:
+    summary = json.loads((small_run[0] / "summary.json").read_text())
+    model = fedpm.Model.open(small_run[0] / "model.fedpm")
+    mask = model.mask(model.masked(net=small_net()))
+    assert [layer["size"] for layer in summary["layers"]] == SIZES
+    assert [layer["name"] for layer in summary["layers"]] == ["1.weight", "1.bias", "3.weight", "3.bias"]
+    assert math.isclose(sum(layer["kept"] * layer["size"] for layer in summary["layers"]), mask.sum(), abs_tol=0.01)
+
+
+def test_the_folder_holds_the_classes_of_each_client(small_run: tuple[Path, fedpm.Result]) -> None:
+    held = json.loads((small_run[0] / "clients.json").read_text())
+    assert len(held["classes"]) == 10
+    assert held["clients"] == len(held["counts"]) == 4
+    assert sum(map(sum, held["counts"])) == 270  # 300 examples without the tenth to validate on
+
+
+def test_dense_algorithms_have_no_theta(data: Dataset) -> None:
+    result = fedpm.run(small_config(algorithm="fedavg", rounds=1), net=small_net(), data=data)
+    assert "theta_histogram" not in result.rounds[0]
+    assert "kept" not in result.summary["layers"][0]
+
+
+def test_tensorboard_events_read_back_also_after_a_resume(data: Dataset, tmp_path: Path) -> None:
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    out = tmp_path / "run"
+
+    def stop(record: dict[str, object]) -> None:
+        if record["round"] == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fedpm.run(small_config(tensorboard=True), net=small_net(), data=data, out=out, on_round=stop)
+    result = fedpm.resume(out, net=small_net(), data=data)
+    events = accumulator.EventAccumulator(str(out / "tensorboard"), size_guidance={"histograms": 0}).Reload()
+    for key in ("accuracy", "uplink_bpp", "train_loss"):
+        seen = [(event.step, event.value) for event in events.Scalars(key)]
+        assert seen == [(r["round"], pytest.approx(r[key], rel=1e-6)) for r in result.rounds]
+    for event, record in zip(events.Histograms("theta"), result.rounds, strict=True):
+        assert event.step == record["round"]
+        assert [int(count) for count in event.histogram_value.bucket] == record["theta_histogram"]
+    assert RunFolder(out).records() == result.rounds
+
+
+def test_tensorboard_needs_a_folder(data: Dataset) -> None:
+    with pytest.raises(ConfigError, match="writes into the run folder: give one"):
+        fedpm.run(small_config(tensorboard=True), net=small_net(), data=data)

@@ -1,0 +1,251 @@
+import json
+import os
+import struct
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import fedpm
+from fedpm.data.datasets import Dataset, to_input
+from fedpm.errors import ArtifactError, ConfigError
+from fedpm.model.export import Weights, to_onnx
+from fedpm.model.file import Model
+from fedpm.model.mask_coding import SCHEMES, decode_final, encode_final
+from fedpm.model.masking import MaskedNetwork
+from fedpm.model.nets import build
+from fedpm.rng import Streams
+from tests.conftest import small_config, small_net
+from tests.model.test_masking import Tied
+
+
+def conv4_model(mask: np.ndarray | None = None) -> Model:
+    masked = MaskedNetwork(build("conv4", (1, 8, 8), 10))
+    return Model.make(
+        masked,
+        Streams(1).bits("mask", masked.size) if mask is None else mask,
+        masked.initial_stats(),
+        seed=7,
+        network="conv4",
+        input_shape=(1, 8, 8),
+        input_dtype="float32",
+        classes=tuple("0123456789"),
+        preprocessing="x / 8 - 1",
+        provenance={},
+    )
+
+
+def memory(module: nn.Module) -> int:
+    tensors = {tensor.data_ptr(): tensor.nbytes for tensor in [*module.parameters(), *module.buffers()]}
+    return sum(tensors.values())
+
+
+def test_a_loaded_model_equals_the_trained_one(small_run: tuple[Path, fedpm.Result], data: Dataset) -> None:
+    folder, result = small_run
+    module = fedpm.load(folder / "model.fedpm", net=small_net())
+    assert not module.training
+    x = torch.from_numpy(data.test.x)
+    assert torch.equal(module(x), result.model(x))
+
+
+def test_bytes_round_trip(small_run: tuple[Path, fedpm.Result]) -> None:
+    data = small_run[1].file.to_bytes()
+    assert Model.from_bytes(data).to_bytes() == data
+
+
+def test_a_start_from_half_of_the_weights_is_a_smaller_file(
+    small_run: tuple[Path, fedpm.Result], data: Dataset
+) -> None:
+    result = fedpm.run(small_config(model={"init": "half"}), net=small_net(), data=data)
+    x = to_input(data.test.x[:9], torch.device("cpu"))
+    assert torch.equal(Model.from_bytes(result.file.to_bytes()).module(small_net())(x), result.model(x))
+    assert len(result.file.coded_mask) < 0.7 * len(small_run[1].file.coded_mask)
+
+
+def test_the_file_alone_gives_the_same_logits_in_another_process(tmp_path: Path) -> None:
+    model = conv4_model()
+    model.save(tmp_path / "m.fedpm")
+    x = torch.linspace(-1, 1, 256).reshape(4, 1, 8, 8)
+    code = (
+        "import fedpm, torch, sys; torch.set_num_threads(int(sys.argv[2]));"
+        "x = torch.linspace(-1, 1, 256).reshape(4, 1, 8, 8);"
+        "print(fedpm.load(sys.argv[1])(x).flatten().tolist())"
+    )
+    for threads in (1, 2):
+        done = subprocess.run(
+            [sys.executable, "-c", code, tmp_path / "m.fedpm", str(threads)], capture_output=True, text=True, check=True
+        )
+        found = torch.tensor(json.loads(done.stdout)).reshape(4, 10)
+        torch.testing.assert_close(found, model.module()(x), rtol=1e-5, atol=1e-5)
+        assert torch.equal(found.argmax(1), model.module()(x).argmax(1))
+
+
+@pytest.mark.parametrize("density", [0.0, 0.02, 0.3, 0.5, 1.0])
+def test_size_never_exceeds_one_bit_per_parameter_and_a_header(density: float) -> None:
+    masked = MaskedNetwork(build("conv4", (1, 8, 8), 10))
+    mask = (Streams(2).uint32("mask", masked.size) < density * 2**32).astype(np.uint8)
+    model = conv4_model(mask)
+    assert len(model.coded_mask) <= -(-masked.size // 8)
+    assert len(model.to_bytes()) - len(model.coded_mask) < 1200
+    assert np.array_equal(model.mask(masked), mask)
+
+
+def structured(scheme: int, masked: MaskedNetwork) -> np.ndarray:
+    """Return a mask whose density differs between the contexts of a scheme."""
+    contexts = SCHEMES[scheme](masked, 7)
+    density = Streams(9).uint32("density", int(contexts.max()) + 1)[contexts]
+    return (Streams(2).uint32("mask", masked.size) < density).astype(np.uint8)
+
+
+@pytest.mark.parametrize("scheme", sorted(SCHEMES))
+def test_structure_is_found_and_pays(scheme: int) -> None:
+    masked = MaskedNetwork(build("conv4", (1, 8, 8), 10))
+    mask = structured(scheme, masked)
+    chosen, coded = encode_final(mask, masked, 7)
+    assert chosen == scheme
+    assert 8 * len(coded) / masked.size < 0.85
+    assert np.array_equal(decode_final(chosen, coded, masked, 7), mask)
+
+
+def test_packed_weights_give_identical_outputs_in_a_tenth_of_the_memory() -> None:
+    model = conv4_model()
+    plain, packed = model.module(), model.module(packed=True)
+    x = torch.linspace(-1, 1, 256).reshape(4, 1, 8, 8)
+    assert torch.equal(plain(x), packed(x))
+    assert memory(plain) >= 10 * memory(packed)
+
+
+def test_packed_weights_work_for_shared_parameters() -> None:
+    masked = MaskedNetwork(Tied(), frozen=["norm"])
+    about = {"network": None, "input_shape": (3,), "input_dtype": "int64", "classes": tuple("abcdefg")}
+    mask = Streams(0).bits("m", masked.size)
+    model = Model.make(masked, mask, masked.initial_stats(), seed=1, preprocessing="", provenance={}, **about)
+    x = torch.tensor([[1, 2, 3]])
+    assert torch.equal(model.module(Tied())(x), model.module(Tied(), packed=True)(x))
+
+
+def test_frozen_values_come_from_the_file() -> None:
+    first, second = (nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4)) for _ in range(2))
+    nn.init.constant_(first[1].weight, 2.5)
+    masked = MaskedNetwork(first, frozen=["1"])
+    about = {"network": None, "input_shape": (3,), "input_dtype": "float32", "classes": tuple("abcd")}
+    mask = Streams(0).bits("m", masked.size)
+    model = Model.make(masked, mask, masked.initial_stats(), seed=1, preprocessing="", provenance={}, **about)
+    loaded = Model.from_bytes(model.to_bytes()).module(second)
+    assert loaded[1].weight.tolist() == [2.5] * 4
+
+
+def test_another_network_is_refused_with_both_descriptions(small_run: tuple[Path, fedpm.Result]) -> None:
+    with pytest.raises(ArtifactError, match=r"(?s)The model's:.*32×64.*The one given:.*10×64"):
+        small_run[1].file.module(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)))
+    with pytest.raises(ArtifactError, match="net=YourNetwork"):
+        small_run[1].file.module()
+
+
+def test_damage_is_noticed(small_run: tuple[Path, fedpm.Result], tmp_path: Path) -> None:
+    data = small_run[1].file.to_bytes()
+    for place in range(0, len(data), 7):
+        damaged = bytearray(data)
+        damaged[place] ^= 0x10
+        with pytest.raises(ArtifactError):
+            Model.from_bytes(bytes(damaged))
+    for length in range(0, len(data), 11):
+        with pytest.raises(ArtifactError):
+            Model.from_bytes(data[:length])
+    with pytest.raises(ArtifactError, match="cannot read this file"):
+        fedpm.load(tmp_path / "missing.fedpm")
+
+
+def file_with(header: bytes, mask: bytes = b"", tensors: bytes = b"", version: int = 1) -> bytes:
+    sizes = (len(header), len(mask), len(tensors))
+    data = struct.pack("<8sIIII", b"FEDPMODL", version, *sizes) + header + mask + tensors
+    return data + struct.pack("<I", zlib.crc32(data))
+
+
+def header_with(**changes: object) -> bytes:
+    return json.dumps({**json.loads(conv4_model().header.model_dump_json()), **changes}).encode()
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"", "not a fedpm model file"),
+        (b"PK\x03\x04" + bytes(100), "not a fedpm model file"),
+        (file_with(b"{}", version=9), "version 9: this library reads version 1"),
+        (file_with(b"[]"), "wrong header"),
+        (file_with(b"not json"), "wrong header"),
+        (file_with(b"[" * 100_000), "wrong header"),
+        (file_with(header_with(seed=-1)), "seed"),
+        (file_with(header_with(parameters=2**40)), "parameters"),
+        (file_with(header_with(surprise=1)), "surprise"),
+        (file_with(header_with(), b"", b"tensors"), "damaged tensors"),
+    ],
+)
+def test_each_fault_has_its_reason(data: bytes, words: str) -> None:
+    with pytest.raises(ArtifactError, match=words):
+        Model.from_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"network": "conv9"}, "cannot be built"),
+        ({"network": "os.system"}, "cannot be built"),
+        ({"input_shape": [1, 2, 2]}, "cannot be built"),
+        ({"input_shape": [1]}, "cannot be built"),
+        ({"input_shape": [1, 10**6, 10**6]}, "parameters"),
+        ({"input_shape": [1, -8, 8]}, "cannot be built|parameters"),
+        ({"classes": ["a"]}, "parameters"),
+        ({"init": "e"}, "another network"),
+        ({"scheme": 77}, "scheme 77"),
+        ({"scheme": 0}, "mask"),
+    ],
+)
+def test_hostile_headers_take_no_memory_and_run_no_code(changes: dict[str, object], words: str) -> None:
+    model = Model.from_bytes(file_with(header_with(**changes), b"\1\0\0\0"))
+    with pytest.raises(ArtifactError, match=words):
+        model.module()
+
+
+def test_onnx_runtime_predicts_the_same_on_the_whole_test_set(data: Dataset, tmp_path: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime", reason="needs the onnx extra")
+    pytest.importorskip("onnxscript", reason="needs the onnx extra")
+    module = conv4_model().module()
+    assert to_onnx(module, (1, 8, 8), "float32", tmp_path / "m.onnx") < 1e-5
+    session = onnxruntime.InferenceSession(tmp_path / "m.onnx", providers=["CPUExecutionProvider"])
+    (scores,) = session.run(None, {"input": data.test.x})
+    assert np.array_equal(scores.argmax(1), module(torch.from_numpy(data.test.x)).argmax(1).numpy())
+
+
+def test_export_to_safetensors_loads_into_the_plain_network(tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    module = conv4_model().module()
+    Weights(module).save(tmp_path / "m.safetensors")
+    net = build("conv4", (1, 8, 8), 10)
+    net.load_state_dict(load_file(tmp_path / "m.safetensors"))
+    x = torch.linspace(-1, 1, 256).reshape(4, 1, 8, 8)
+    assert torch.equal(net(x), module(x))
+
+
+def test_a_network_without_onnx_form_is_one_clear_sentence(tmp_path: Path) -> None:
+    pytest.importorskip("onnxscript", reason="needs the onnx extra")
+
+    class Odd(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * float(x.sum().item() > 0 and os.getpid())
+
+    with pytest.raises(ArtifactError, match="cannot export this network"):
+        to_onnx(Odd(), (3,), "float32", tmp_path / "odd.onnx")
+    assert not list(tmp_path.iterdir())
+
+
+def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(ConfigError, match=r"fedpm\[onnx\]"):
+        to_onnx(nn.Linear(2, 2), (2,), "float32", tmp_path / "x.onnx")

@@ -1,0 +1,167 @@
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedpm.data.datasets import Dataset, Shard
+from fedpm.errors import ConfigError
+from fedpm.model.masking import MaskedNetwork
+from fedpm.rng import Streams
+from fedpm.training.local import (
+    Local,
+    SampledWeights,
+    _batches,
+    choose_device,
+    choose_precision,
+    train_scores,
+    train_weights,
+)
+from fedpm.training.optimiser import Optimiser
+
+
+@pytest.mark.parametrize(("name", "theirs"), [("adam", torch.optim.Adam), ("sgd", torch.optim.SGD)])
+def test_optimisers_are_those_of_torch(name: str, theirs: type[torch.optim.Optimizer]) -> None:
+    start = torch.randn(3, 40, generator=torch.Generator().manual_seed(0))
+    one, other = ([row.clone().requires_grad_() for row in start] for _ in range(2))
+    ours = Optimiser(name, one, 0.1)
+    optimiser = theirs(other, lr=0.1, fused=True)
+    for step in range(4):
+        for rows, each in ((one, ours), (other, optimiser)):
+            each.zero_grad()
+            rows[0].square().sum().backward()
+            if step % 2:
+                rows[1].sin().sum().backward()  # and the third never has a gradient
+            each.step()
+    assert all(torch.equal(*pair) for pair in zip(one, other, strict=True))
+    assert torch.equal(one[2], start[2])
+    assert not torch.equal(one[1], start[1])
+
+
+@pytest.mark.parametrize("gradient", ["theta", "identity"])
+def test_straight_through_gradient_follows_its_definition(gradient: str) -> None:
+    network = MaskedNetwork(nn.Linear(9, 5))
+    theta, uniform, upstream = (
+        torch.rand(50, generator=torch.Generator().manual_seed(seed)).clamp(0.01, 0.99) for seed in range(3)
+    )
+    weights = network.weights(0)
+    sampled = SampledWeights(network, weights, theta, gradient)
+    sampled.sample(uniform)
+    flat = torch.cat([weight.detach().flatten() for weight in sampled.weights.values()])
+    torch.testing.assert_close(flat, (uniform < theta) * weights)
+    for name, view in network.views(upstream).items():
+        (sampled.weights[name] * view).sum().backward()  # dL/dẇ is upstream
+    sampled.backpropagate()
+    found = torch.cat([score.grad.flatten() for score in sampled.scores.values()])
+    through_sample = theta if gradient == "theta" else torch.ones_like(theta)  # ∂m/∂θ
+    torch.testing.assert_close(found, upstream * weights * through_sample * theta * (1 - theta))  # · ∂θ/∂s
+    assert all(weight.grad is None for weight in sampled.weights.values())
+
+
+def test_batches_cover_the_shard_once_in_equal_parts() -> None:
+    shard = Shard(np.arange(129, dtype=np.float32)[:, None], np.arange(129))
+    batches = [y for _, y in _batches(shard, Streams(0).at(1, 2), 0, Local(1, 64, 0.1))]
+    assert [len(y) for y in batches] == [43, 43, 43]
+    assert sorted(torch.cat(batches).tolist()) == list(range(129))
+    again = [y for _, y in _batches(shard, Streams(0).at(1, 2), 1, Local(1, 64, 0.1))]
+    assert not torch.equal(torch.cat(batches), torch.cat(again))
+
+
+def _train(net: nn.Module, data: Dataset, rng: Streams, **how: object) -> tuple[np.ndarray, np.ndarray, float]:
+    masked = MaskedNetwork(net)
+    local = Local(**{"epochs": 3, "batch_size": 64, "lr": 0.1, **how})
+    theta = np.full(masked.size, 0.5, np.float32)
+    return train_scores(masked, masked.weights(0), theta, masked.initial_stats(), data.train, rng, local)
+
+
+def test_training_lowers_the_loss_and_moves_theta(data: Dataset) -> None:
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+    _, _, first = _train(net, data, Streams(0).at(1, 0), epochs=1)
+    theta, _, last = _train(net, data, Streams(0).at(1, 0), epochs=10)
+    assert last < 0.5 * first
+    assert theta.min() >= 0
+    assert theta.max() <= 1
+    assert theta.std() > 0.1
+
+
+def test_training_is_a_function_of_its_stream_even_with_dropout(data: Dataset) -> None:
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.Dropout(0.5), nn.ReLU(), nn.Linear(32, 10))
+    before = torch.get_rng_state()
+    first = _train(net, data, Streams(0).at(1, 0))[0]
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.rand(3)  # whatever the rest of the program draws
+    assert np.array_equal(first, _train(net, data, Streams(0).at(1, 0))[0])
+    assert not np.array_equal(first, _train(net, data, Streams(0).at(1, 1))[0])
+
+
+def test_norm_statistics_are_learned(data: Dataset) -> None:
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.BatchNorm1d(32, affine=False), nn.ReLU(), nn.Linear(32, 10))
+    _, stats, _ = _train(net, data, Streams(0).at(1, 0))
+    assert np.abs(stats - MaskedNetwork(net).initial_stats()).min() > 0
+
+
+def test_bfloat16_trains_too(data: Dataset) -> None:
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+    _, _, loss = _train(net, data, Streams(0).at(1, 0), epochs=10, precision=torch.bfloat16)
+    assert loss < 1
+
+
+def test_an_unusable_device_is_refused() -> None:
+    with pytest.raises(ConfigError, match="device = 'nonsense'"):
+        choose_device("nonsense")
+    assert choose_device("cpu").type == "cpu"
+    if not torch.cuda.is_available():
+        assert choose_device("auto").type == "cpu"
+        with pytest.raises(ConfigError, match="device = 'cuda'"):
+            choose_device("cuda")
+
+
+def test_auto_precision_is_bfloat16_only_where_the_cpu_computes_in_it() -> None:
+    native = torch.cpu._is_avx512_bf16_supported()
+    assert choose_precision("auto", torch.device("cpu")) == (torch.bfloat16 if native else torch.float32)
+    assert choose_precision("bfloat16", torch.device("cpu")) == torch.bfloat16
+
+
+def test_norm_layers_that_average_over_all_steps_start_anew_on_every_client(data: Dataset) -> None:
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.BatchNorm1d(10, affine=False, momentum=None))
+    masked, local = MaskedNetwork(net), Local(epochs=1, batch_size=64, lr=0.1)
+    theta = np.full(masked.size, 0.5, np.float32)
+    arguments = (masked, masked.weights(0), theta, masked.initial_stats(), data.train, Streams(0).at(1, 0), local)
+    assert np.array_equal(train_scores(*arguments)[1], train_scores(*arguments)[1])
+
+
+@pytest.mark.parametrize(("optimiser", "lr"), [("sgd", 0.1), ("adam", 0.003)])
+def test_dense_training_lowers_the_loss_and_leaves_its_start_alone(optimiser: str, lr: float, data: Dataset) -> None:
+    masked = MaskedNetwork(nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)))
+    start = masked.dense_weights(0)
+    before = start.copy()
+
+    def train(epochs: int) -> tuple[np.ndarray, float]:
+        how = Local(epochs, 64, lr, optimiser=optimiser)
+        weights, _, loss = train_weights(masked, start, masked.initial_stats(), data.train, Streams(0).at(1, 0), how)
+        return weights, loss
+
+    weights, loss = train(5)
+    assert loss < 0.5 * train(1)[1]
+    assert np.array_equal(start, before)
+    assert np.array_equal(weights, train(5)[0])
+
+
+def test_a_plain_gradient_step_is_what_sgd_does(data: Dataset) -> None:
+    masked = MaskedNetwork(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)))
+    start, stats, shard = masked.dense_weights(0), masked.initial_stats(), data.train.take(np.arange(50))
+    how = Local(epochs=1, batch_size=64, lr=0.5, optimiser="sgd")
+    after, _, _ = train_weights(masked, start, stats, shard, Streams(0).at(1, 0), how)
+    weights = torch.from_numpy(start.copy()).requires_grad_()
+    logits = masked.forward(masked.views(weights), {}, torch.from_numpy(shard.x))
+    nn.functional.cross_entropy(logits, torch.from_numpy(shard.y)).backward()
+    np.testing.assert_allclose(after, start - 0.5 * weights.grad.numpy(), atol=1e-6)
+
+
+def test_training_by_threshold_is_the_same_whatever_is_drawn(data: Dataset) -> None:
+    masked, local = MaskedNetwork(nn.Sequential(nn.Flatten(), nn.Linear(64, 10))), Local(3, 2000, 0.1)
+    theta = np.linspace(0.05, 0.95, masked.size, dtype=np.float32)
+    fixed = (masked, masked.weights(0), theta, masked.initial_stats(), data.train)
+    one, other = (train_scores(*fixed, Streams(seed).at(1, 0), local, threshold=True)[0] for seed in (0, 1))
+    np.testing.assert_allclose(one, other, atol=1e-3)  # one batch in another order: float sums differ a little
+    sampled, again = (train_scores(*fixed, Streams(seed).at(1, 0), local)[0] for seed in (0, 1))
+    assert np.abs(sampled - again).max() > 0.01
