@@ -11,21 +11,29 @@ from contextlib import contextmanager
 from multiprocessing import connection, get_context, parent_process
 from pickle import PicklingError
 
-from fedpm.engines.base import Clients, Task
+from fedpm.engines.base import Clients, Reply, Start, Task
 from fedpm.errors import EngineError
 from fedpm.methods.base import ClientResult
+from fedpm.registry import EngineSpec, register
+
+
+def replied(task: Task, result: ClientResult) -> Reply:
+    """Return a reply of a client that cannot go missing."""
+    return Reply(task.client, result, len(task.broadcast), len(result.payload))
 
 
 class Sequential:
     """Runs clients one after another in this process."""
 
+    quorum = 0
+
     def __init__(self, clients: Clients) -> None:
         self._clients = clients
 
-    def run(self, round: int, tasks: Sequence[Task]) -> Iterator[tuple[int, ClientResult]]:
+    def run(self, round: int, tasks: Sequence[Task]) -> Iterator[Reply]:
         """Yield the replies in order."""
         for task in tasks:
-            yield task.client, self._clients.run(round, task)
+            yield replied(task, self._clients.run(round, task))
 
     def close(self) -> None:
         """Nothing was started."""
@@ -33,6 +41,8 @@ class Sequential:
 
 class Workers:
     """Runs clients in worker processes; a reply is the same whichever process computes it."""
+
+    quorum = 0
 
     def __init__(self, clients: Clients, count: int) -> None:
         self._count = count
@@ -47,18 +57,18 @@ class Workers:
                 "module, and a script should start runs below if __name__ == '__main__'; or use workers=1"
             ) from None
 
-    def run(self, round: int, tasks: Sequence[Task]) -> Iterator[tuple[int, ClientResult]]:
+    def run(self, round: int, tasks: Sequence[Task]) -> Iterator[Reply]:
         """Yield the replies in order; a few wait their turn, however many clients there are."""
         waiting = iter(tasks)
-        running: deque[tuple[int, Future[ClientResult]]] = deque()
+        running: deque[tuple[Task, Future[ClientResult]]] = deque()
         try:
             while True:
                 while len(running) < 2 * self._count and (task := next(waiting, None)) is not None:
-                    running.append((task.client, self._pool.submit(_run_client, round, task)))
+                    running.append((task, self._pool.submit(_run_client, round, task)))
                 if not running:
                     return
-                client, future = running.popleft()
-                yield client, future.result()
+                task, future = running.popleft()
+                yield replied(task, future.result())
         except BrokenProcessPool:
             raise EngineError(
                 "a worker process ended unexpectedly, most likely for want of memory; use fewer --workers and resume"
@@ -102,3 +112,11 @@ def end_with_parent() -> None:
 
 def _run_client(round: int, task: Task) -> ClientResult:
     return _clients.run(round, task)
+
+
+def start(clients: Clients, how: Start) -> Sequential | Workers:
+    """Start as many worker processes as there are to be, or none."""
+    return Sequential(clients) if how.workers == 1 else Workers(clients, how.workers)
+
+
+register(EngineSpec(name="inprocess", label="in process", about="this program and its worker processes", build=start))

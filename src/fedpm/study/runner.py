@@ -19,7 +19,8 @@ from typing import Any
 
 from fedpm.engines.inprocess import end_with_parent, interrupts_blocked
 from fedpm.errors import ArtifactError, FedPMError
-from fedpm.experiment.loop import resume, run
+from fedpm.experiment.api import resume, run
+from fedpm.experiment.record import RoundRecord, Summary
 from fedpm.files import write_atomically
 from fedpm.study.definition import Run, Study, read
 
@@ -128,7 +129,7 @@ def _work(one: Run, folder: Path, sending: Connection) -> None:
         sending.send(("failed", f"{type(error).__name__}: {error}; see {trace}"))
 
 
-def _resumed_or_begun(one: Run, folder: Path, on_round: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+def _resumed_or_begun(one: Run, folder: Path, on_round: Callable[[RoundRecord], None]) -> Summary:
     if (folder / "config.toml").is_file():
         return resume(folder, workers=one.config.workers, on_round=on_round).summary
     if folder.is_dir():

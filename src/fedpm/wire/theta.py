@@ -1,4 +1,4 @@
-"""What both ends know about a parameter before it is coded, in integer arithmetic alone."""
+"""θ of every parameter, from the server's counts to the client's floats, and what follows from it in integers alone."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,6 +11,7 @@ import numpy.typing as npt
 Counts = npt.NDArray[np.uint32]
 Words = npt.NDArray[np.uint32]
 Bytes = npt.NDArray[np.uint8]
+Vector = npt.NDArray[np.float32]
 
 BLOCK = 2**17
 LEVELS = 64
@@ -21,24 +22,24 @@ _CLAMP = _CELLS // 100  # clients clamp θ to [0.01, 0.99]
 
 
 @dataclass(frozen=True)
-class Belief:
-    """θ_g of every parameter as an exact fraction, numerator/denominator."""
+class Theta:
+    """θ of every parameter as an exact fraction, numerator/denominator."""
 
     numerator: Counts
     denominator: int
 
-    def theta(self) -> npt.NDArray[np.float32]:
-        """Return θ_g as floats, to train with."""
-        theta: npt.NDArray[np.float32] = (self.numerator / np.float64(self.denominator)).astype(np.float32)
-        return theta
+    def floats(self) -> Vector:
+        """Return θ as floats, to train with."""
+        floats: Vector = (self.numerator / np.float64(self.denominator)).astype(np.float32)
+        return floats
 
     def level(self) -> Bytes:
-        """Return θ_g in 64 levels; 0 and 1 have levels of their own while the denominator is below 64."""
+        """Return θ in 64 levels; 0 and 1 have levels of their own while the denominator is below 64."""
         levels = np.arange(self.denominator + 1, dtype=np.uint64) * LEVELS // (self.denominator + 1)
         return levels.astype(np.uint8).take(self.numerator)
 
     def side_and_distance(self, uniform: Words) -> Bytes:
-        """Return where uniform 32-bit u lie: 1[u < θ_g] in bit 6, and logit(u) − logit(θ_g) in bits 0 to 5.
+        """Return where uniform 32-bit u lie: 1[u < θ] in bit 6, and logit(u) − logit(θ) in bits 0 to 5.
 
         The distance is in steps of 1/8, plus 32, and clipped to 0 … 63.
         """
@@ -54,13 +55,13 @@ class Belief:
 
     @cached_property
     def _thresholds(self) -> npt.NDArray[np.uint64]:
-        """For each numerator, the least 32-bit integer that is not below θ_g."""
+        """For each numerator, the least 32-bit integer that is not below θ."""
         fractions = np.arange(self.denominator + 1, dtype=np.uint64) << np.uint64(32)
         return (fractions + np.uint64(self.denominator - 1)) // np.uint64(self.denominator)
 
     @cached_property
     def _logits(self) -> npt.NDArray[np.int16]:
-        """For each numerator, 32 · logit(θ_g) with θ_g clamped to [0.01, 0.99]."""
+        """For each numerator, 32 · logit(θ) with θ clamped to [0.01, 0.99]."""
         cells = np.arange(self.denominator + 1, dtype=np.uint64) * _CELLS // self.denominator
         logits: npt.NDArray[np.int16] = _LOGIT[cells.clip(_CLAMP, _CELLS - 1 - _CLAMP)]
         return logits
