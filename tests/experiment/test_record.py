@@ -11,6 +11,7 @@ import fedpm
 from fedpm.data.datasets import Dataset
 from fedpm.errors import ConfigError
 from fedpm.experiment.folder import RunFolder
+from fedpm.experiment.record import RoundRecord
 from tests.conftest import small_config, small_net
 
 SIZES = [64 * 32, 32, 32 * 10, 10]
@@ -54,7 +55,7 @@ def test_tensorboard_events_read_back_also_after_a_resume(data: Dataset, tmp_pat
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     out = tmp_path / "run"
 
-    def stop(record: dict[str, object]) -> None:
+    def stop(record: RoundRecord) -> None:
         if record["round"] == 2:
             raise KeyboardInterrupt
 

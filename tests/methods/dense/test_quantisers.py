@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from torch import nn
 
-from fedpm.methods.dense.deltas import Quantiser
 from fedpm.methods.dense.drive import RotatedSigns
 from fedpm.methods.dense.eden import LLOYD_MAX, GaussianLevels
 from fedpm.methods.dense.fedavg import Float32
 from fedpm.methods.dense.qsgd import Levels
+from fedpm.methods.dense.quantiser import Quantiser
 from fedpm.methods.dense.rotation import LARGEST, SMALLEST, Rotation, block_lengths, hadamard, paper_bpp
 from fedpm.methods.dense.signsgd import Signs
 from fedpm.methods.dense.terngrad import Ternary
@@ -25,12 +25,12 @@ SHARED = Streams(3).at(1, 2)
 
 
 def heavy_tailed(network: MaskedNetwork) -> np.ndarray:
-    normal = Streams(7).normal("delta", network.size)
+    normal = Streams(7).coarse_normal("delta", network.size)
     return normal * np.abs(normal)
 
 
 def gaussian(network: MaskedNetwork) -> np.ndarray:
-    return Streams(1).normal("gaussian", network.size)
+    return Streams(1).coarse_normal("gaussian", network.size)
 
 
 def sent(quantiser: Quantiser, delta: np.ndarray, network: MaskedNetwork, seed: int = 0) -> tuple[np.ndarray, float]:
