@@ -41,7 +41,6 @@ BUILT_IN = (
 """The files of this package's own parts, in the order in which they are listed; none imports torch or Flower."""
 
 PLUGINS = "FEDPM_PLUGINS"
-GROUP = "fedpm.parts"
 OWN_FORMS = 64
 """Numbers on the wire from here on are free for parts of your own."""
 
@@ -80,11 +79,6 @@ class Spec:
         """All tables that the part reads, by name."""
         return {} if self.settings is None else {self.table: self.settings}
 
-    @property
-    def forms(self) -> tuple[int, ...]:
-        """The numbers that its uploads bear on the wire."""
-        return ()
-
 
 @dataclass(frozen=True, kw_only=True)
 class MethodSpec(Spec):
@@ -114,11 +108,6 @@ class MethodSpec(Spec):
         """All tables that the method reads, by name."""
         return {**self.shared, **super().tables}
 
-    @property
-    def forms(self) -> tuple[int, ...]:
-        """The number of its uploads."""
-        return () if self.form is None else (self.form,)
-
 
 @dataclass(frozen=True, kw_only=True)
 class CoderSpec(Spec):
@@ -136,11 +125,6 @@ class CoderSpec(Spec):
     threshold_form: int | None = None
     shared_randomness: bool = False
     shared_uniform: bool = False
-
-    @property
-    def forms(self) -> tuple[int, ...]:
-        """Both numbers."""
-        return (self.form,) if self.threshold_form is None else (self.form, self.threshold_form)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,14 +197,18 @@ _KINDS: dict[type[Spec], Registry[Any]] = {
 
 def register(spec: Spec) -> None:
     """Make a part known; call it at the end of the part's file."""
-    for registry in (METHODS, CODERS):
-        for other in registry._parts.values():
-            if both := set(spec.forms) & set(other.forms) if other.name != spec.name else set():
-                raise ConfigError(
-                    f"{spec.name}: {both.pop()} on the wire means {other.name} already; choose another number, from "
-                    f"{OWN_FORMS} to 255"
-                )
+    for other in (*METHODS._parts.values(), *CODERS._parts.values()):
+        if both := forms_of(spec) & forms_of(other) if other.name != spec.name else None:
+            raise ConfigError(
+                f"{spec.name}: {both.pop()} on the wire means {other.name} already; choose another number, from "
+                f"{OWN_FORMS} to 255"
+            )
     _KINDS[type(spec)].add(spec)
+
+
+def forms_of(spec: Spec) -> set[int]:
+    """Return the numbers that uploads of a part bear on the wire."""
+    return {form for name in ("form", "threshold_form") if (form := getattr(spec, name, None)) is not None}
 
 
 def tables() -> dict[str, type[Settings]]:
@@ -238,7 +226,7 @@ def load_parts() -> None:
         _loaded.add("built-in")  # first: the files that are imported now register, and may look around
         for module in BUILT_IN:
             importlib.import_module(module)
-        for entry in entry_points(group=GROUP):
+        for entry in entry_points(group="fedpm.parts"):
             _imported(f"entry point {entry.name}", entry.value)
     for name in filter(None, (word.strip() for word in os.environ.get(PLUGINS, "").split(","))):
         if name not in _loaded:
@@ -256,9 +244,7 @@ def _imported(where: str, name: str) -> None:
 
 
 def _import_file(path: Path) -> None:
-    """Import a file under its own name, as ``import`` would if its folder were on the path."""
+    """Import a file under its own name; its folder joins the path, so that worker processes find it too."""
     path = path.expanduser().resolve()
-    if any(getattr(module, "__file__", None) == str(path) for module in list(sys.modules.values())):
-        return
-    sys.path.append(str(path.parent))  # so that worker processes find it too
+    sys.path.append(str(path.parent))
     importlib.import_module(path.stem)

@@ -44,12 +44,7 @@ class Part:
     @property
     def dense_sigma(self) -> float:
         """The deviation from which dense training starts: √(2/fan_in), whatever the frozen weights are; 0 of biases."""
-        return 0.0 if self.is_bias else math.sqrt(2) / math.sqrt(self.fan_in)
-
-    @property
-    def is_bias(self) -> bool:
-        """Whether these are the biases of a layer."""
-        return self.name.rpartition(".")[2] == "bias"
+        return 0.0 if self.name.rpartition(".")[2] == "bias" else math.sqrt(2) / math.sqrt(self.fan_in)
 
 
 class MaskedNetwork:
@@ -156,11 +151,11 @@ class MaskedNetwork:
         return {n: piece.view(s) for (n, s), piece in zip(self.stats.items(), pieces, strict=True)}
 
     def module(
-        self, weights: torch.Tensor, stats: Vector, constants: Mapping[str, torch.Tensor] | None = None
+        self, weights: torch.Tensor | Vector, stats: Vector, constants: Mapping[str, torch.Tensor] | None = None
     ) -> nn.Module:
         """Return an ordinary module in eval mode that owns the given weights, statistics and constants."""
         net = copy.deepcopy(self.net)
-        views = self.views(weights)
+        views = self.views(torch.as_tensor(weights))
         values = {first: nn.Parameter(views[first].clone(), requires_grad=False) for first in views}
         for name, first in self.aliases.items():
             _set(net, name, values[first])
@@ -171,10 +166,6 @@ class MaskedNetwork:
     def masked_module(self, mask: npt.NDArray[Any], seed: int, stats: Vector) -> nn.Module:
         """Return an ordinary module in eval mode: the frozen weights of a seed under a mask."""
         return self.module(torch.from_numpy(mask) * self.weights(seed), stats)
-
-    def dense_module(self, weights: Vector, stats: Vector) -> nn.Module:
-        """Return an ordinary module in eval mode with weights of its own."""
-        return self.module(torch.from_numpy(weights), stats)
 
     def _parts(self) -> Iterator[tuple[Part, slice]]:
         return zip(self.parts, self._slices, strict=True)

@@ -1,6 +1,6 @@
 """What a study is: a TOML file with a base configuration, settings, and axes whose values are combined.
 
-An axis is the list of values of a key, ``algorithm = ["fedpm", "drive"]``, or a table of labels, each with several
+An axis is the list of values of a key, ``rounds = [5, 10]``, or a table of labels, each with several
 settings that belong together, ``"0.5" = { "clients.total" = 10, "clients.rho" = 0.5 }``.
 """
 

@@ -169,7 +169,7 @@ class Deltas:
 
     def module(self, state: DenseState, mode: str) -> nn.Module:
         """Return the network with the global weights."""
-        return self.network.dense_module(state.weights, state.stats)
+        return self.network.module(state.weights, state.stats)
 
     def stats(self, state: DenseState) -> Vector:
         """Return the norm layers' statistics."""

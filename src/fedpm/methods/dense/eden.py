@@ -1,6 +1,6 @@
 """EDEN (Vargaftik et al. 2022): the rotated change in the best levels for Gaussian numbers, and a scale a block.
 
-At 1 bit it is DRIVE. Below 1 bit, both ends draw which weights are sent at all, and those count 1/p.
+At 1 bit these are signs. Below 1 bit, both ends draw which weights are sent at all, and those count 1/p.
 """
 
 from __future__ import annotations

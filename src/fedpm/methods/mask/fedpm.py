@@ -18,12 +18,12 @@ from fedpm.methods.mask.downlink import Addition, Content, DownlinkWriter, conte
 from fedpm.methods.mask.history import History
 from fedpm.methods.mask.reader import DownlinkReader
 from fedpm.methods.mask.state import Arrivals, MaskState, MaskUpdate
-from fedpm.registry import CODERS, MethodSpec, register
+from fedpm.registry import CODERS, MethodSpec, forms_of, register
 from fedpm.rng import Streams
 from fedpm.wire.coders.base import Coding, Context
 from fedpm.wire.masks import Mask, entropy, sample_mask
 from fedpm.wire.message import Kind, Message
-from fedpm.wire.theta import Theta, Vector
+from fedpm.wire.theta import Vector
 
 if TYPE_CHECKING:
     from torch import nn
@@ -97,7 +97,7 @@ class FedPM:
             shard=shard,
             rng=rng,
         )
-        known = self._context(theta, told.seed, rng.round, rng.client)
+        known = context(self.network, theta, Streams(told.seed).at(rng.round, rng.client))
         mask, coded = self.coding.coder.encode(trained.values, known, private=rng)
         fingerprint = self.network.fingerprint(told.seed)
         message = Message(Kind.UPLOAD, self._upload_form, fingerprint, rng.round, rng.client, coded.data, trained.stats)
@@ -132,7 +132,7 @@ class FedPM:
         fingerprint = self.network.fingerprint(self.seed)
         message.expect(Kind.UPLOAD, fingerprint, state.round + 1, client, self.network.stats_size)
         if message.form != self._upload_form:
-            coders = {form: spec.name for spec in CODERS for form in spec.forms}
+            coders = {form: spec.name for spec in CODERS for form in forms_of(spec)}
             raise WireError(
                 f"upload of form {message.form} ({coders.get(message.form, 'of another method')}) instead of "
                 f"{self._upload_form} ({self.coding.name}): of another method or coder"
@@ -156,7 +156,7 @@ class FedPM:
 
     def context(self, state: MaskState, client: int) -> Context:
         """Return what a client and the server both know when it answers the next broadcast."""
-        return self._context(state.posterior.theta, self.seed, state.round + 1, client)
+        return context(self.network, state.posterior.theta, Streams(self.seed).at(state.round + 1, client))
 
     def to_arrays(self, state: MaskState) -> Arrays:
         """Return a state for a checkpoint."""
@@ -167,9 +167,9 @@ class FedPM:
     def from_arrays(self, arrays: Arrays) -> MaskState:
         """Return the state of a checkpoint."""
         round, updated, total, learned = arrays["mask_state"].tolist()
-        posterior = Posterior(arrays["ones"], total, self.lam0 if learned else 1, bool(learned))
-        content = Content(self.seed, round + 1, posterior, arrays["stats"])
-        return MaskState(round, posterior, arrays["stats"], updated, History.from_arrays(arrays, self.writer, content))
+        posterior, stats = Posterior(arrays["ones"], total, self.lam0 if learned else 1, bool(learned)), arrays["stats"]
+        history = History.from_arrays(arrays, self.writer, Content(self.seed, round + 1, posterior, stats))
+        return MaskState(round, posterior, stats, updated, history)
 
     def _state(
         self,
@@ -184,9 +184,6 @@ class FedPM:
         past = before.history.window if before else None
         history = History(self.writer, Content(self.seed, round + 1, posterior, stats), past, added)
         return MaskState(round, posterior, stats, updated, history)
-
-    def _context(self, theta: Theta, seed: int, round: int, client: int) -> Context:
-        return context(self.network, theta, Streams(seed).at(round, client))
 
     @property
     def _upload_form(self) -> int:
@@ -218,11 +215,9 @@ def build(given: Ingredients) -> FedPM:
     from fedpm.training.scores import ScoreTrainer
 
     settings: Any = given.tables["aggregation"]
-    trainer = (
-        ScoreTrainer(given.network, given.local)
-        if given.private is None
-        else PrivateScoreTrainer(given.network, given.local, given.private)
-    )
+    trainer: ScoreTrainer | PrivateScoreTrainer = ScoreTrainer(given.network, given.local)
+    if given.private is not None:
+        trainer = PrivateScoreTrainer(given.network, given.local, given.private)
     if given.coding is None:
         raise ConfigError("codec: FedPM sends masks, and needs a coder for them")
     return FedPM(
