@@ -92,6 +92,9 @@ class LocalConfig(Settings):
     lr: Annotated[float, Field(gt=0)] | Literal["auto"] = setting(
         "auto", "learning rate; auto: as tuned for the algorithm (of Adam on FedPM's scores: 0.1)"
     )
+    lr_decay: Annotated[float, Field(gt=0, le=1)] | Literal["auto"] = setting(
+        "auto", "factor of local.lr, round after round; auto: as tuned for the algorithm"
+    )
     gradient: Literal["theta", "identity"] = setting(
         "theta", "straight-through gradient of the Bernoulli sample: times θ, or unchanged"
     )

@@ -143,6 +143,7 @@ def _method(config: Config, network: MaskedNetwork, guarantee: Guarantee | None)
                 epochs=config.local.epochs,
                 batch_size=config.local.batch_size,
                 lr=float(config.local.lr),
+                lr_decay=float(config.local.lr_decay),
                 gradient=config.local.gradient,
                 device=device,
                 precision=choose_precision(config.precision, device),

@@ -49,9 +49,6 @@ class DenseSettings(Settings):
     server_lr: Annotated[float, Field(gt=0)] | Literal["auto"] = setting(
         "auto", "the server's rate, by which it multiplies the mean change"
     )
-    lr_decay: Annotated[float, Field(gt=0, le=1)] | Literal["auto"] = setting(
-        "auto", "factor of local.lr, round after round"
-    )
     server_decay: Annotated[float, Field(gt=0, le=1)] | Literal["auto"] = setting(
         "auto", "factor of dense.server_lr, round after round"
     )
@@ -62,7 +59,7 @@ TUNED = {
     "local.lr": 0.001,
     "dense.optimiser": "adam",
     "dense.server_lr": 1.0,
-    "dense.lr_decay": 1.0,
+    "local.lr_decay": 1.0,
     "dense.server_decay": 1.0,
 }
 """What ``auto`` means, unless a method says otherwise."""
@@ -87,7 +84,7 @@ def register_quantiser(
 
         dense: Any = given.tables["dense"]
         own = given.tables.get(name.replace("-", "_"))
-        local = replace(given.local, optimiser=dense.optimiser, lr_decay=dense.lr_decay)
+        local = replace(given.local, optimiser=dense.optimiser)
         return Deltas(
             network=given.network,
             seed=given.seed,

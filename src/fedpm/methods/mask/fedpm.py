@@ -238,11 +238,11 @@ register(
         label="FedPM",
         about="trains a probability mask over frozen weights, and sends samples of it",
         build=build,
-        tuned={"local.lr": 0.1, "codec": "shared-randomness"},
+        tuned={"local.lr": 0.1, "local.lr_decay": 1.0, "codec": "shared-randomness"},
         private={
             # lr is the root mean square of a step (benchmarks/private_digits.py); the coder keeps samples random
-            "example": {"local.lr": 0.4, "codec": "shared-randomness"},
-            "client": {"local.lr": 0.1, "codec": "side-information"},
+            "example": {"local.lr": 0.4, "local.lr_decay": 1.0, "codec": "shared-randomness"},
+            "client": {"local.lr": 0.1, "local.lr_decay": 1.0, "codec": "side-information"},
         },
         shared={"aggregation": AggregationSettings},
         sampled=True,
