@@ -255,10 +255,13 @@ def test_validation_examples_are_not_trained_on(data: Dataset) -> None:
 
 
 def test_partial_participation_and_bayesian_aggregation(data: Dataset) -> None:
-    config = small_config(rounds=5, clients={"total": 4, "rho": 0.5})
+    config = small_config(rounds=5, clients={"total": 4, "rho": 0.5}, aggregation={"reset_every": 3})
     result = fedpm.run(config, net=small_net(), data=data)
     assert all(len(set(record["clients"])) == 2 for record in result.rounds)
     assert len({tuple(record["clients"]) for record in result.rounds}) > 1
+    for record, masks in zip(result.rounds, (2, 4, 6, 2, 4), strict=True):  # θ is a fraction of the masks since a reset
+        levels = {round(20 * ones / masks) for ones in range(masks + 1)}
+        assert set(np.flatnonzero(record["theta_histogram"]).tolist()) == levels
 
 
 def test_norm_layers_and_own_frozen_parameters_survive_the_model_file(data: Dataset, tmp_path: Path) -> None:

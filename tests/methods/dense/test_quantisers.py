@@ -1,7 +1,5 @@
 """Known answers of the quantisers: unbiasedness, normalised error, bits that are really sent."""
 
-import time
-
 import numpy as np
 import pytest
 from torch import nn
@@ -195,9 +193,6 @@ def test_true_and_papers_bits_of_drive_on_conv6() -> None:
     assert padded == 3_153_296
     assert padded / network.size == pytest.approx(1.394, abs=5e-4)
     delta = gaussian(network)
-    started = time.perf_counter()
-    Rotation(network.size, SHARED).forward(delta)
-    assert time.perf_counter() - started < 2, "0.13 s alone on one slow core"
     assert sent(RotatedSigns(), delta, network)[1] == pytest.approx(1.0, abs=0.002)
 
 
