@@ -10,13 +10,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedpm.config import Config, settings_of, to_toml
+from fedpm.config import Config, flattened, settings_of, to_toml
 from fedpm.config.sections import DataConfig
 from fedpm.data.datasets import Dataset, Shard, folder, load_dataset, to_input
 from fedpm.data.participation import Participation
 from fedpm.data.partition import Indices, split
 from fedpm.engines.base import Clients, Engine, Start
 from fedpm.errors import ConfigError
+from fedpm.experiment.folder import Origin
 from fedpm.experiment.settle import OWN, guarantee_of, settle
 from fedpm.methods.base import Ingredients, Method
 from fedpm.model import nets
@@ -68,13 +69,14 @@ class Experiment:
     provenance: dict[str, Any]
     config_toml: str
 
-    def identity(self) -> str:
-        """Tell this network and this data from others."""
+    def origin(self) -> Origin:
+        """Tell this network, these data and these settings from others."""
         digest = hashlib.blake2b(digest_size=8)
         for shard in (self.clients.train, self.validation, self.dataset.test):
             digest.update(np.ascontiguousarray(shard.x).data)
             digest.update(shard.y.data)
-        return f"{self.method.network.fingerprint(self.seed):016x}-{digest.hexdigest()}"
+        identity = f"{self.method.network.fingerprint(self.seed):016x}-{digest.hexdigest()}"
+        return Origin(identity, flattened(self.provenance))
 
 
 def build(

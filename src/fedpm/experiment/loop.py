@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any
 
@@ -13,7 +13,7 @@ from fedpm.data.partition import histogram
 from fedpm.engines.base import Engine
 from fedpm.errors import ConfigError
 from fedpm.experiment.build import Experiment
-from fedpm.experiment.folder import RunFolder
+from fedpm.experiment.folder import Origin, RunFolder
 from fedpm.experiment.observers import Observer, TensorBoard
 from fedpm.experiment.record import RoundRecord, Summary
 from fedpm.experiment.round import run_round
@@ -46,8 +46,8 @@ def train(
 ) -> Result:
     """Run the rounds that are left, and return the result."""
     method = experiment.method
-    identity = experiment.identity()
-    state, records = _resumed(experiment, folder, identity)
+    origin = experiment.origin()
+    state, records = _resumed(experiment, folder, origin)
     ledger = Ledger(experiment.guarantee, (record["clients"] for record in records))
     observers = [*_observers(experiment, folder, state.round), on_round]
     with _running(start, experiment) as engine:
@@ -59,7 +59,7 @@ def train(
             records.append(record)
             if folder is not None:
                 folder.append(record)
-                folder.save_state(method.to_arrays(state), state.round, identity)
+                folder.save_state(method.to_arrays(state), replace(origin, round=state.round))
             for observer in observers:
                 observer(record)
     result = _finish(experiment, state, records, ledger.statement())
@@ -77,13 +77,13 @@ def _running(start: Callable[[Experiment], Engine], experiment: Experiment) -> I
         engine.close()
 
 
-def _resumed(experiment: Experiment, folder: RunFolder | None, identity: str) -> tuple[Any, list[RoundRecord]]:
+def _resumed(experiment: Experiment, folder: RunFolder | None, origin: Origin) -> tuple[Any, list[RoundRecord]]:
     """Return the state and the records of a folder, or those before the first round."""
-    arrays = folder.load_state(identity) if folder else None
+    arrays, records = folder.load_state(origin) if folder else (None, [])
     if folder is None or arrays is None:
         return experiment.method.init(), []
     try:
-        return experiment.method.from_arrays(arrays), folder.records()
+        return experiment.method.from_arrays(arrays), records
     except (KeyError, ValueError):
         raise folder.wrong_state() from None
 
