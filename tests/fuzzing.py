@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from benchmarks.cases.server import upload
+from benchmarks.server import upload
 from torch import nn
 
 from fedpm.methods.dense.deltas import Deltas, DenseState, Quantiser

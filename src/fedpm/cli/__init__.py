@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from fedpm.cli import flower, model
-from fedpm.cli.bench import bench
 from fedpm.cli.data import app as data
 from fedpm.cli.privacy import app as privacy
 from fedpm.cli.report import report
@@ -41,7 +40,6 @@ def options(
 
 app.command(epilog=keys_help())(run)
 app.add_typer(model.app, name="model")
-app.command()(bench)
 app.add_typer(data)
 app.add_typer(privacy, name="privacy")
 app.add_typer(study)
