@@ -20,6 +20,7 @@ MEASUREMENTS = {
     "workers": "two worker processes beside one, and beside two threads (by the clock)",
     "coder_speed": "mask coders on one upload, beside xz and zstd on packed bits (M/s: million parameters a second)",
     "server": "decoding and adding up uploads, and sampling clients (processor time of one core)",
+    "partition": "60,000 labels split over 10,000 clients (processor time of one core)",
     "memory": "memory in use over many short rounds",
 }
 """Modules with a function ``run`` that returns a table; all of them take about 20 minutes."""
