@@ -188,7 +188,6 @@ def test_model_commands_on_a_trained_model(undisturbed: Path, tmp_path: Path) ->
     [
         (["model", "inspect", "missing.fedpm"], 1, "cannot read this file"),
         (["model", "export", "missing.fedpm"], 2, "give one of --onnx OUT and --torch OUT"),
-        (["bench", "nonsense"], 2, "no such benchmark; there are: startup"),
         (["study", "run", "nonsense"], 2, "there is no such study; there are: coders, gamma"),
         (["study", "run", "iid-digits", "--set", "rounds=0"], 2, "rounds = 0"),
         (["report", "nowhere"], 1, "nowhere: neither a run folder nor a study's"),

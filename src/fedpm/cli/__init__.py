@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from fedpm.cli import flower, model
-from fedpm.cli.bench import bench
 from fedpm.cli.data import app as data
 from fedpm.cli.privacy import app as privacy
 from fedpm.cli.report import report
@@ -43,7 +42,6 @@ def command_line() -> typer.Typer:
     """Return the program with all of its commands; the help of ``run`` lists the parts that are registered now."""
     app.command(epilog=keys_help())(run)
     app.add_typer(model.app, name="model")
-    app.command()(bench)
     app.add_typer(data)
     app.add_typer(privacy, name="privacy")
     app.add_typer(study)

@@ -1,4 +1,4 @@
-"""Measurements of this library on this machine: ratios, both sides in one run, the median of several."""
+"""Ratios, both sides in one run, the median of several: what the measurements have in common."""
 
 from collections.abc import Callable, Mapping
 from statistics import median
@@ -6,6 +6,7 @@ from time import perf_counter, process_time
 from typing import Any
 
 Row = dict[str, Any]
+"""A line of a table: column to figure."""
 
 
 def timed(cases: Mapping[str, Callable[[], object]], repeats: int = 5, *, cpu: bool = False) -> dict[str, float]:

@@ -6,8 +6,8 @@ from time import process_time
 
 import numpy as np
 
-from benchmarks.cases import Row
-from benchmarks.cases.cases import experiment, fedpm_of
+from benchmarks.experiments import fedpm_of, noise_experiment
+from benchmarks.timing import Row
 from fedpm.methods.mask.fedpm import FedPM, FedPMState, Update
 from fedpm.rng import Streams
 from fedpm.wire.coders.table import CODERS
@@ -16,11 +16,11 @@ from fedpm.wire.message import Kind, Message
 COUNTS = (10, 100, 1000)
 
 
-def run(counts: tuple[int, ...] = COUNTS) -> list[Row]:
+def run() -> list[Row]:
     """Measure the aggregation of K uploads of CONV-6, and the sampling of 100 clients among a million."""
-    algorithm = fedpm_of(experiment("CONV-6, 32×32", clients=1, steps=1))
+    algorithm = fedpm_of(noise_experiment("CONV-6, 32×32", clients=1, steps=1))
     state = algorithm.init()
-    rows = [_aggregation(algorithm, state, count) for count in counts]
+    rows = [_aggregation(algorithm, state, count) for count in COUNTS]
     started = process_time()
     Streams(0).at(1).choice("clients", 1_000_000, 100)
     rows.append({"case": "sampling 100 of 1,000,000 clients", "seconds": process_time() - started})

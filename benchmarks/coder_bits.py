@@ -1,7 +1,7 @@
 """Compare the mask coders on one run: bits for the very same masks, and how relative-entropy coding distorts them.
 
-python -m benchmarks.coders --figure docs/figures/coders.svg               # quickstart: 10 minutes on 2 cores
-python -m benchmarks.coders --set rounds=3 --set local.epochs=1            # a short look
+python -m benchmarks coder_bits --figure docs/figures/coders.svg               # quickstart: 10 minutes on 2 cores
+python -m benchmarks coder_bits --set rounds=3 --set local.epochs=1            # a short look
 
 The run itself uses shared-randomness; in every round each client's θ_k is also coded by the others. Of one client, some
 rounds are uploaded many times over by relative-entropy coding, with fresh candidates each time.
@@ -78,7 +78,7 @@ def distortion(theta: Theta, known: Known, coder: RelativeEntropy, count: int) -
     }
 
 
-def figure(bits: dict[str, dict[int, list[float]]], path: Path) -> None:
+def draw(bits: dict[str, dict[int, list[float]]], path: Path) -> None:
     """Draw bits per round, the limit as a dashed line."""
     import matplotlib as mpl
 
@@ -89,9 +89,10 @@ def figure(bits: dict[str, dict[int, list[float]]], path: Path) -> None:
 
     axes = plt.subplots(figsize=(7.5, 4.2), layout="constrained")[1]
     for name, rounds in bits.items():
-        values = [mean(found) for found in rounds.values()]
-        style = {"color": "#7a7a7a", "linestyle": "--"} if name.startswith("KL") else {}
-        (line,) = axes.plot(list(rounds), values, **style)
+        values = [mean(bpp) for bpp in rounds.values()]
+        (line,) = axes.plot(list(rounds), values)
+        if name.startswith("KL"):
+            line.set(color="#7a7a7a", linestyle="--")
         end = (max(rounds), values[-1])
         axes.annotate(name, end, (6, 0), textcoords="offset points", va="center", fontsize=8, color=line.get_color())
     axes.set(yscale="log", xlabel="round", ylabel="bits per parameter, up")
@@ -102,14 +103,13 @@ def figure(bits: dict[str, dict[int, list[float]]], path: Path) -> None:
     plt.savefig(path, metadata={"Date": None})
 
 
-def main() -> None:
+def main(parser: argparse.ArgumentParser, arguments: list[str]) -> None:
     """Run, and print tables as Markdown."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--preset", default="quickstart")
     parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="KEY=VALUE")
     parser.add_argument("--figure", type=Path)
     parser.add_argument("--uploads", type=int, default=100, help="how many uploads to average for the bias")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     recorder = Recorder()
     CODERS[USED] = (CODERS[USED][0], recorder)
     config = fedpm.load_config(options.preset, [*options.overrides, "workers=1", f"codec={USED}"])
@@ -118,16 +118,12 @@ def main() -> None:
     print(f"| bits per parameter | {' | '.join(f'round {number}' for number in shown)} | mean |")
     print(f"|---|{'---|' * len(shown)}---|")
     for name, rounds in recorder.bits.items():
-        cells = [mean(rounds[number]) for number in shown] + [mean(mean(found) for found in rounds.values())]
+        cells = [mean(rounds[number]) for number in shown] + [mean(mean(bpp) for bpp in rounds.values())]
         print(f"| {name} | {' | '.join(f'{cell:.4f}' for cell in cells)} |")
     print("\n| coder | round | kept | away | towards | bias | move | variance |\n|---|---|---|---|---|---|---|---|")
     for name, coder in SETTINGS.items():
         for number in shown:
-            found = distortion(*recorder.kept[number], coder, options.uploads)
-            print(f"| {name} | {number} | {' | '.join(f'{value:.4f}' for value in found.values())} |")
+            figures = distortion(*recorder.kept[number], coder, options.uploads)
+            print(f"| {name} | {number} | {' | '.join(f'{value:.4f}' for value in figures.values())} |")
     if options.figure:
-        figure(recorder.bits, options.figure)
-
-
-if __name__ == "__main__":
-    main()
+        draw(recorder.bits, options.figure)

@@ -1,4 +1,6 @@
-"""Bytes on the wire against payload bytes, on a fleet of two SuperNodes: python -m benchmarks.wire [--rounds 4].
+"""Bytes on the wire against payload bytes, on a fleet of two SuperNodes.
+
+python -m benchmarks flower_traffic --rounds 4 --idle 30
 
 Between each SuperNode and the SuperLink stands a relay that counts the bytes of the TCP streams: TLS, HTTP, Flower's
 messages, polling and heartbeats, all of it. Each node hosts one client.
@@ -79,20 +81,15 @@ def measure(rounds: int, settings: list[str], idle: float) -> tuple[list[dict[st
     return rows, waiting
 
 
-def main() -> None:
+def main(parser: argparse.ArgumentParser, arguments: list[str]) -> None:
     """Print the table of docs/deploying.md."""
-    parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--idle", type=float, default=60.0)
     parser.add_argument("--set", action="append", default=["local.epochs=2"], metavar="KEY=VALUE")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     rows, waiting = measure(options.rounds, options.set, options.idle)
     print("| " + " | ".join(rows[0]) + " |")
     print("|" + "---|" * len(rows[0]))
     for row in rows:
         print("| " + " | ".join(f"{value:,.0f}" for value in row.values()) + " |")
     print(f"a node that waits: {waiting['up']:.0f} bytes up and {waiting['down']:.0f} down a second")
-
-
-if __name__ == "__main__":
-    main()

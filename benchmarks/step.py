@@ -5,8 +5,8 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 
-from benchmarks.cases import Row, timed
-from benchmarks.cases.cases import NETWORKS, experiment, fedpm_of
+from benchmarks.experiments import NETWORKS, fedpm_of, noise_experiment
+from benchmarks.timing import Row, timed
 from fedpm.aggregation.posterior import Posterior
 from fedpm.data.datasets import to_input
 from fedpm.experiment.build import Experiment
@@ -20,40 +20,39 @@ CLAMP = 0.01
 def run() -> list[Row]:
     """Measure every network."""
     with threads(1):
-        return [measure(case) for case in NETWORKS]
+        return [measure(network) for network in NETWORKS]
 
 
-def measure(case: str) -> Row:
+def measure(network: str) -> Row:
     """Return the ratio of the steps, and where the time of a masked one goes, in ms of one core."""
-    made = experiment(case, clients=1, steps=1)
-    parts, masked, dense = steps(made)
+    parts, masked, dense = steps(noise_experiment(network, clients=1, steps=1))
     for step in (masked, dense):
         step()  # the optimiser's state is made in the first
     seconds = timed({"masked": masked, "dense": dense, **parts}, repeats=9, cpu=True)
     return {
-        "network": case,
+        "network": network,
         "masked / dense": seconds["masked"] / seconds["dense"],
         **{f"{name} ms": 1000 * value for name, value in seconds.items()},
     }
 
 
-def steps(made: Experiment) -> tuple[dict[str, Callable[[], object]], Callable[[], None], Callable[[], None]]:
+def steps(experiment: Experiment) -> tuple[dict[str, Callable[[], object]], Callable[[], None], Callable[[], None]]:
     """Return the parts of a masked step, a whole one, and a dense one; each as training does it."""
-    network, how = made.algorithm.masked, fedpm_of(made).local
-    shard = made.clients.train
-    x, y = to_input(shard.x, how.device), torch.from_numpy(shard.y)
+    network, local = experiment.algorithm.masked, fedpm_of(experiment).local
+    shard = experiment.clients.train
+    x, y = to_input(shard.x, local.device), torch.from_numpy(shard.y)
     rest = network.surroundings(torch.from_numpy(network.initial_stats()))
     theta = torch.from_numpy(Posterior.initial(0, network.size).mode().clip(CLAMP, 1 - CLAMP))
-    sampled = SampledWeights(network, network.weights(0), theta, how.gradient)
-    adam = Optimiser("adam", sampled.scores.values(), how.lr)
-    noise = Streams(0).noise("local masks", how.device)
+    sampled = SampledWeights(network, network.weights(0), theta, local.gradient)
+    adam = Optimiser("adam", sampled.scores.values(), local.lr)
+    noise = Streams(0).noise("local masks", local.device)
     flat = torch.from_numpy(network.dense_weights(0))
     weights = {name: view.detach().requires_grad_() for name, view in network.views(flat).items()}
     plain = Optimiser("adam", weights.values(), 0.001)
     network.net.train()
 
     def backward(values: dict[str, torch.Tensor]) -> None:
-        with torch.autocast(how.device.type, how.precision, enabled=how.precision != torch.float32):
+        with torch.autocast(local.device.type, local.precision, enabled=local.precision != torch.float32):
             loss = F.cross_entropy(network.forward(values, rest, x), y)
         loss.backward()  # type: ignore[no-untyped-call]
 

@@ -2,25 +2,25 @@
 
 from collections.abc import Callable
 
-from benchmarks.cases import Row, timed
-from benchmarks.cases.cases import experiment, fedpm_of
-from benchmarks.cases.naive import Naive, round_of
+from benchmarks.experiments import fedpm_of, noise_experiment
+from benchmarks.research_code import ResearchNetwork, train_round
+from benchmarks.timing import Row, timed
 from fedpm.engines.base import Task
 from fedpm.engines.inprocess import Sequential
 from fedpm.experiment.build import Experiment
 from fedpm.methods.mask.fedpm import CLAMP, FedPMState
 from fedpm.training.local import threads, train_scores
 
-CASE = "CONV-4, 28×28"
+NETWORK = "CONV-4, 28×28"
 CLIENTS, EPOCHS = 10, 3
 
 
 def run() -> list[Row]:
     """Measure a round of 10 clients with 3 local epochs, a step each; coding and aggregation included."""
-    made = experiment(CASE, CLIENTS, steps=1, epochs=EPOCHS)
-    algorithm, clients = fedpm_of(made), made.clients
+    experiment = noise_experiment(NETWORK, CLIENTS, steps=1, epochs=EPOCHS)
+    algorithm, clients = fedpm_of(experiment), experiment.clients
     shards = [clients.train.take(part) for part in clients.parts]
-    state = advance(made, algorithm.init())
+    state = advance(experiment, algorithm.init())
 
     def bare() -> None:
         """Train as the clients of the round do."""
@@ -30,14 +30,14 @@ def run() -> list[Row]:
             rng = clients.streams.at(state.round + 1, client)
             train_scores(algorithm.masked, weights, theta, state.stats, shard, rng, algorithm.local)
 
-    cases: dict[str, Callable[[], object]] = {"round": lambda: advance(made, state), "bare steps": bare}
-    naive = Naive(algorithm.masked)
-    cases["research code"] = lambda: round_of(naive, shards, EPOCHS, algorithm.local.batch_size)
+    cases: dict[str, Callable[[], object]] = {"round": lambda: advance(experiment, state), "bare steps": bare}
+    research = ResearchNetwork(algorithm.masked)
+    cases["research code"] = lambda: train_round(research, shards, EPOCHS, algorithm.local.batch_size)
     with threads(1):
         seconds = timed(cases, repeats=3, cpu=True)
     return [
         {
-            "case": f"{CASE}, {CLIENTS} clients, {EPOCHS} epochs",
+            "case": f"{NETWORK}, {CLIENTS} clients, {EPOCHS} epochs",
             "round / bare steps": seconds["round"] / seconds["bare steps"],
             "research code / round": seconds["research code"] / seconds["round"],
             **{f"{name} s": value for name, value in seconds.items()},
@@ -45,11 +45,11 @@ def run() -> list[Row]:
     ]
 
 
-def advance(made: Experiment, state: FedPMState) -> FedPMState:
+def advance(experiment: Experiment, state: FedPMState) -> FedPMState:
     """Run a round of all clients, but for the scores of the global model."""
-    algorithm = fedpm_of(made)
+    algorithm = fedpm_of(experiment)
     broadcast = algorithm.broadcast(state).payload
-    replies = Sequential(made.clients).run(
-        state.round + 1, [Task(client, broadcast) for client in range(len(made.clients.parts))]
+    replies = Sequential(experiment.clients).run(
+        state.round + 1, [Task(client, broadcast) for client in range(len(experiment.clients.parts))]
     )
     return algorithm.aggregate(state, (algorithm.decode(state, client, reply.payload) for client, reply in replies))

@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from benchmarks.cases import Row, timed
+from benchmarks.timing import Row, timed
 from fedpm.rng import Streams
 from fedpm.wire.coders.table import CODERS
 from fedpm.wire.contexts import Belief
@@ -17,7 +17,7 @@ from fedpm.wire.masks import Known, Mask, MaskCoder, Theta
 CONV6 = 2_262_602
 
 
-def exchange(size: int, clients: int = 10) -> tuple[Theta, Known]:
+def upload_of(size: int, clients: int = 10) -> tuple[Theta, Known]:
     """Return θ_k and θ_g as in the middle of training: counts from Beta(0.3, 0.3), scores moved by N(0, 0.5²)."""
     rng = np.random.Generator(np.random.Philox(key=1))
     belief = Belief(rng.binomial(clients, rng.beta(0.3, 0.3, size)).astype(np.uint32), clients)
@@ -28,7 +28,7 @@ def exchange(size: int, clients: int = 10) -> tuple[Theta, Known]:
 
 def run(size: int = CONV6) -> list[Row]:
     """Measure every coder on one upload of a network as large as CONV-6."""
-    theta, known = exchange(size)
+    theta, known = upload_of(size)
     rows: list[Row] = []
     cases: dict[str, Callable[[], object]] = {}
     for name, (_, coder) in CODERS.items():
@@ -76,11 +76,9 @@ def _peak(*cases: Callable[[], object]) -> int:
 
 def _compressors() -> list[tuple[str, Callable[[bytes], bytes], Callable[[bytes], bytes]]]:
     """Return general-purpose compressors of packed bits: xz, and zstd where it is installed."""
-    found: list[tuple[str, Callable[[bytes], bytes], Callable[[bytes], bytes]]] = [
-        ("xz -9", partial(lzma.compress, preset=9), lzma.decompress)
-    ]
+    xz = ("xz -9", partial(lzma.compress, preset=9), lzma.decompress)
     try:
         import zstandard
     except ImportError:
-        return found
-    return [*found, ("zstd -19", zstandard.ZstdCompressor(level=19).compress, zstandard.ZstdDecompressor().decompress)]
+        return [xz]
+    return [xz, ("zstd -19", zstandard.ZstdCompressor(level=19).compress, zstandard.ZstdDecompressor().decompress)]

@@ -20,7 +20,7 @@ LARGE = {"CONV-10, 32×32": ("conv10", (3, 32, 32), 128), "ResNet-18, 32×32": (
 """The paper's large ones, of which only the memory is measured."""
 
 
-def noise(shape: tuple[int, int, int], examples: int) -> Dataset:
+def noise_images(shape: tuple[int, int, int], examples: int) -> Dataset:
     """Return images of noise in ten classes."""
     size = int(np.prod(shape))
     draws = Streams(1).uint8("images", (examples + 20) * size).reshape(-1, *shape)
@@ -28,23 +28,23 @@ def noise(shape: tuple[int, int, int], examples: int) -> Dataset:
     return dataset((draws[:examples], labels[:examples]), (draws[examples:], labels[examples:]))
 
 
-def fedpm_of(made: Experiment) -> FedPM:
+def fedpm_of(experiment: Experiment) -> FedPM:
     """Return the algorithm of an experiment, which is FedPM."""
-    return cast(FedPM, made.algorithm)
+    return cast(FedPM, experiment.algorithm)
 
 
-def experiment(case: str, clients: int, steps: int, epochs: int = 1, **settings: Any) -> Experiment:
+def noise_experiment(network: str, clients: int, steps: int, epochs: int = 1, **settings: Any) -> Experiment:
     """Return an experiment in which each client takes so many steps an epoch."""
-    name, shape, batch = (NETWORKS | LARGE)[case]
-    kept = clients * steps * batch
-    held_out = max(1, kept // 99)
+    name, shape, batch = (NETWORKS | LARGE)[network]
+    train = clients * steps * batch
+    validation = max(1, train // 99)
     config = parse(
         {
             "model": {"name": name},
             "clients": {"total": clients},
-            "data": {"validation": held_out / (kept + held_out)},
+            "data": {"validation": validation / (train + validation)},
             "local": {"epochs": epochs, "batch_size": batch, **settings.pop("local", {})},
             **settings,
         }
     )
-    return build(config, data=noise(shape, kept + held_out))
+    return build(config, data=noise_images(shape, train + validation))

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import median
 from time import perf_counter
 
-from benchmarks.cases import Row
+from benchmarks.timing import Row
 
 COMMAND = [sys.executable, "-c", "from fedpm.cli import main; main()"]
 SHORT = ("rounds=1", "clients.total=1", "local.epochs=1", "data.train_examples=40", "data.test_examples=10")

@@ -39,7 +39,7 @@ def draw(theta: torch.Tensor) -> torch.Tensor:
     return mask
 
 
-class Naive(nn.Module):
+class ResearchNetwork(nn.Module):
     """A network with a score tensor for each layer."""
 
     def __init__(self, network: MaskedNetwork) -> None:
@@ -62,7 +62,7 @@ class Naive(nn.Module):
         return output
 
 
-def round_of(server: Naive, shards: list[Shard], epochs: int, batch_size: int) -> None:
+def train_round(server: ResearchNetwork, shards: list[Shard], epochs: int, batch_size: int) -> None:
     """Train every client from a copy of the server's model, and average the masks they send."""
     uploads: list[dict[str, torch.Tensor]] = []
     for shard in shards:

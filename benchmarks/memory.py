@@ -6,21 +6,21 @@ from multiprocessing import get_context
 from pathlib import Path
 from statistics import mean
 
-from benchmarks.cases import Row
-from benchmarks.cases.cases import LARGE, experiment, fedpm_of
-from benchmarks.cases.round import advance
+from benchmarks.experiments import LARGE, fedpm_of, noise_experiment
+from benchmarks.round import advance
+from benchmarks.timing import Row
 from fedpm.config import parse
-from fedpm.experiment import loop as rounds
+from fedpm.experiment import loop
 
 ROUNDS = 200
 
 
 def run() -> list[Row]:
     """Measure the memory after each of many short rounds, and the most that a round of each large network takes."""
-    return [grown(), *({"case": f"a round of {case}", "peak MB": _alone(case) / 1e6} for case in LARGE)]
+    return [growth(), *({"case": f"a round of {network}", "peak MB": _peak_alone(network) / 1e6} for network in LARGE)]
 
 
-def grown(count: int = ROUNDS) -> Row:
+def growth(count: int = ROUNDS) -> Row:
     """Return how the memory that is in use after a round grows."""
     used: list[int] = []
     config = parse(
@@ -32,7 +32,7 @@ def grown(count: int = ROUNDS) -> Row:
             "local": {"epochs": 1},
         }
     )
-    rounds.run(config, on_round=lambda record: used.append(resident()))
+    loop.run(config, on_round=lambda record: used.append(resident()))
     quarters = [used[start * count // 4 : (start + 1) * count // 4] for start in range(4)]
     return {
         "case": f"{count} short rounds",
@@ -41,17 +41,17 @@ def grown(count: int = ROUNDS) -> Row:
     }
 
 
-def peak(case: str) -> int:
+def peak(network: str) -> int:
     """Return the most bytes that this process has had in use, after a round of two clients with a step each."""
-    made = experiment(case, clients=2, steps=1)
-    advance(made, fedpm_of(made).init())
+    experiment = noise_experiment(network, clients=2, steps=1)
+    advance(experiment, fedpm_of(experiment).init())
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-def _alone(case: str) -> int:
+def _peak_alone(network: str) -> int:
     """Measure a round in a process of its own, which has had nothing else in memory."""
     with ProcessPoolExecutor(1, get_context("spawn")) as processes:
-        return processes.submit(peak, case).result()
+        return processes.submit(peak, network).result()
 
 
 def resident() -> int:
