@@ -6,8 +6,8 @@ from pathlib import Path
 import fedpm
 
 ORDER = [
-    "errors", "files", "rng", "config", "data", "wire", "model", "training", "privacy", "aggregation", "methods",
-    "engines", "experiment", "engines.flower.deploy", "study", "report", "cli",
+    "errors", "files", "processes", "rng", "config", "data", "wire", "model", "training", "privacy", "aggregation",
+    "methods", "engines", "experiment", "engines.flower.deploy", "study", "report", "cli",
 ]  # fmt: skip
 """The apps of a fleet run the whole loop, so ``engines.flower.deploy`` stands above the loop and its engines below."""
 ROOT = Path(fedpm.__file__).parent

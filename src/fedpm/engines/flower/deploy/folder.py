@@ -20,10 +20,9 @@ def init(folder: Path, config: Config) -> None:
         raise ArtifactError(f"{folder} exists and is not empty: choose another folder for the app")
     folder.mkdir(parents=True, exist_ok=True)
     name = _name(folder.resolve().name)
+    template = resources.files("fedpm.engines.flower.deploy") / "template"
     for file in FILES:
-        write_atomically(
-            folder / file, (resources.files("fedpm.engines.flower.deploy") / "template" / file).read_bytes()
-        )
+        write_atomically(folder / file, (template / file).read_bytes())
     write_atomically(folder / "pyproject.toml", tomli_w.dumps(_project(name, config)).encode())
 
 
@@ -50,5 +49,5 @@ def _project(name: str, config: Config) -> dict[str, Any]:
 
 def _name(folder: str) -> str:
     """Return a folder's name as a project may be called."""
-    kept = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in folder.lower()).strip("-")
-    return kept or "app"
+    name = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in folder.lower()).strip("-")
+    return name or "app"
