@@ -1,18 +1,13 @@
-"""One experiment, small enough to be trained again and again, and one fleet for all tests that need processes."""
+"""One experiment, small enough to be trained again and again."""
 
 import json
-import signal
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from examples.fleet import Fleet
 
 from fedpm.data.datasets import digits
-from tests.marked import marked
 
 
 def sets(*settings: str) -> list[str]:
