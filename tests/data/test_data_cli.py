@@ -8,11 +8,11 @@ from typing import get_args
 
 import numpy as np
 import pytest
+from fedpm.config.tuned import resolved
 from matplotlib.image import imread
 
 from fedpm import config as configs
 from fedpm.config.sections import DataConfig, ModelConfig
-from fedpm.config.tuned import resolved
 from fedpm.data.catalog import SPECS
 from fedpm.data.datasets import DATASETS
 from fedpm.errors import ConfigError

@@ -1,5 +1,6 @@
 """Studies as users run them: real processes, interrupted, failing, continued."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 from fedpm.errors import ArtifactError
 from fedpm.study.definition import load
 from fedpm.study.runner import Event, prepare, run_all
+from tests.marked import marked
 
 pytestmark = pytest.mark.slow
 FEDPM = str(Path(sys.executable).with_name("fedpm"))
@@ -60,6 +62,20 @@ def test_an_interrupted_study_continues_where_it_stopped(studied: Path, tmp_path
     for name in NAMES:
         model = "model.safetensors" if "eden" in name else "model.fedpm"
         assert (out / name / model).read_bytes() == (studied / name / model).read_bytes(), name
+
+
+def test_a_study_that_is_killed_leaves_no_run_and_no_worker_behind(studied: Path, tmp_path: Path) -> None:
+    command = [FEDPM, "study", "run", str(studied.parent / "small.toml"), "--seeds", "1", "--processes", "1"]
+    settings = ["--set", "rounds=1000", "--set", "workers=2", "--out", str(tmp_path / "out")]
+    environment = {**os.environ, "MARK": str(tmp_path)}
+    with subprocess.Popen([*command, *settings], stdout=subprocess.DEVNULL, env=environment) as process:
+        log = tmp_path / "out" / "2_fedpm_seed0" / "rounds.jsonl"
+        while not (log.exists() and log.read_text()):
+            assert process.poll() is None
+            time.sleep(0.02)
+        assert len(marked(tmp_path)) >= 4  # the study, a run, and its workers
+        process.kill()
+    assert not marked(tmp_path, patience=10)
 
 
 def test_failures_are_listed_and_do_not_stop_the_rest(tmp_path: Path) -> None:
