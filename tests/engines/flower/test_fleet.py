@@ -16,7 +16,7 @@ from examples.fleet import FEDPM, Fleet
 from torch import nn
 
 from fedpm import config as configs
-from fedpm.experiment import loop as rounds
+from fedpm.experiment import api
 from tests.engines.flower.conftest import records, sets
 from tests.engines.flower.test_grid import Only
 from tests.marked import marked
@@ -134,7 +134,7 @@ def test_the_round_goes_on_without_clients_that_exit_or_never_answer(killed: Pat
 
 def test_the_fleet_ends_in_the_same_model(killed: Path, continued: str, settings: list[str]) -> None:
     lost = {(1, 1), (3, 1)}
-    alone = rounds.run(configs.load("quickstart", settings), net=network(), start=lambda run: Only(run, lost))
+    alone = api.run(configs.load("quickstart", settings), net=network(), start=lambda run: Only(run, lost))
     assert (killed / "model.fedpm").read_bytes() == alone.file.to_bytes()
     pairs = list(zip(records(killed), alone.rounds, strict=True))
     for key in ("accuracy", "loss", "uplink_bytes"):
