@@ -16,6 +16,7 @@ from examples.fleet import FEDPM, Fleet
 from torch import nn
 
 from fedpm import config as configs
+from fedpm.engines.flower.deploy.folder import init
 from fedpm.experiment import api
 from tests.engines.flower.conftest import records, sets
 from tests.engines.flower.test_grid import Only
