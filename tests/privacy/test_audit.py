@@ -6,7 +6,7 @@ from torch import nn
 
 from fedpm.data.datasets import Shard
 from fedpm.model.masking import MaskedNetwork, Vector
-from fedpm.privacy import training
+from fedpm.training import private as training
 from fedpm.privacy.accounting import Cost, release_epsilon
 from fedpm.privacy.mechanism import release
 from fedpm.rng import Streams

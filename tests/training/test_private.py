@@ -9,7 +9,7 @@ from torch import nn
 
 from fedpm.data.datasets import Dataset, Shard, to_input
 from fedpm.model.masking import MaskedNetwork, Vector
-from fedpm.privacy import training
+from fedpm.training import private as training
 from fedpm.rng import SecretStreams, Streams
 from fedpm.training.local import Local, SampledWeights
 from fedpm.training.private import Private, clip_move, clipped_sum, steps_of_round, train_private
