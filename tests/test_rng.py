@@ -1,6 +1,3 @@
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import torch
@@ -11,7 +8,8 @@ from fedpm.rng import Streams
 
 
 def test_words_are_the_same_in_every_release() -> None:
-    # Golden: Philox4x64-10 keyed by blake2b-128 of the stream's name. A change breaks every model file.
+    # Golden: Philox4x64-10 keyed by blake2b-128 of the stream's name. A change breaks every model file, and a name
+    # that were hashed by Python itself would differ in every process, this one too.
     assert Streams(7).at(3, 5).words("weights", 3).tolist() == [
         13489583322565105377,
         3488785463696593788,
@@ -29,12 +27,6 @@ def test_a_longer_draw_continues_a_shorter_one() -> None:
     stream = Streams(1)
     for draw in (stream.words, stream.uint32, stream.uint8, stream.bits):
         assert np.array_equal(draw("x", 101)[:37], draw("x", 37))
-
-
-def test_streams_are_identical_in_another_process() -> None:
-    code = "from fedpm.rng import Streams; print(Streams(9).at(2, 4).words('x', 4).tolist())"
-    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert output.strip() == str(Streams(9).at(2, 4).words("x", 4).tolist())
 
 
 @given(st.integers(1, 50), st.data())

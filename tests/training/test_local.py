@@ -1,3 +1,7 @@
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -20,7 +24,7 @@ from fedpm.training.optimiser import Optimiser
 
 
 @pytest.mark.parametrize(("name", "theirs"), [("adam", torch.optim.Adam), ("sgd", torch.optim.SGD)])
-def test_optimisers_are_those_of_torch(name: str, theirs: type[torch.optim.Optimizer]) -> None:
+def test_optimisers_are_those_of_torch(name: str, theirs: Callable[..., torch.optim.Optimizer]) -> None:
     start = torch.randn(3, 40, generator=torch.Generator().manual_seed(0))
     one, other = ([row.clone().requires_grad_() for row in start] for _ in range(2))
     ours = Optimiser(name, one, 0.1)
@@ -66,9 +70,9 @@ def test_batches_cover_the_shard_once_in_equal_parts() -> None:
     assert not torch.equal(torch.cat(batches), torch.cat(again))
 
 
-def _train(net: nn.Module, data: Dataset, rng: Streams, **how: object) -> tuple[np.ndarray, np.ndarray, float]:
+def _train(net: nn.Module, data: Dataset, rng: Streams, **how: Any) -> tuple[np.ndarray, np.ndarray, float]:
     masked = MaskedNetwork(net)
-    local = Local(**{"epochs": 3, "batch_size": 64, "lr": 0.1, **how})
+    local = replace(Local(epochs=3, batch_size=64, lr=0.1), **how)
     theta = np.full(masked.size, 0.5, np.float32)
     return train_scores(masked, masked.weights(0), theta, masked.initial_stats(), data.train, rng, local)
 
@@ -115,9 +119,12 @@ def test_an_unusable_device_is_refused() -> None:
             choose_device("cuda")
 
 
-def test_auto_precision_is_bfloat16_only_where_the_cpu_computes_in_it() -> None:
-    native = torch.cpu._is_avx512_bf16_supported()
-    assert choose_precision("auto", torch.device("cpu")) == (torch.bfloat16 if native else torch.float32)
+@pytest.mark.parametrize(("native", "chosen"), [(True, torch.bfloat16), (False, torch.float32)])
+def test_auto_precision_is_bfloat16_only_where_the_cpu_computes_in_it(
+    native: bool, chosen: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: native)
+    assert choose_precision("auto", torch.device("cpu")) == chosen
     assert choose_precision("bfloat16", torch.device("cpu")) == torch.bfloat16
 
 
