@@ -1,1 +1,1 @@
-"""Measurements that are no tests; see README.md."""
+"""Measurements that are no tests: ``python -m benchmarks --help`` lists them, README.md has the figures."""

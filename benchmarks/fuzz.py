@@ -1,8 +1,8 @@
-"""Damage messages and model files many times over and see what the decoders do; run from the repository's root.
+"""Damage messages and model files many times over and see what the decoders do.
 
-python -m benchmarks.fuzz --mutations 100000
-python -m benchmarks.fuzz --mutations 100000 --only file
-python -m benchmarks.fuzz --atheris 120          # coverage-guided, for so many seconds (pip install atheris)
+python -m benchmarks fuzz --mutations 100000
+python -m benchmarks fuzz --mutations 100000 --only file
+python -m benchmarks fuzz --atheris 120          # coverage-guided, for so many seconds (pip install atheris)
 """
 
 import argparse
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from tests.fuzzing import Target
 
 
-def mutate(found: list["Target"], count: int) -> None:
+def mutate(targets: list["Target"], count: int) -> None:
     """Damage messages at random; half of them get a mended checksum, to reach the decoders."""
     from tests.fuzzing import damaged
 
     rng = random.Random(0)
-    others = [target.genuine for target in found]
-    right = {target.name: target.read(target.genuine) for target in found}
+    others = [target.genuine for target in targets]
+    right = {target.name: target.read(target.genuine) for target in targets}
     refused = same = other = 0
     slowest = 0.0
     for number in range(count):
-        target = rng.choice(found)
+        target = rng.choice(targets)
         data = damaged(target.genuine, others, rng)
         mend = number % 2 == 1
         started = time.perf_counter()
@@ -46,13 +46,13 @@ def mutate(found: list["Target"], count: int) -> None:
     print(f"{other} forged ones (checksum mended) decoded to another value; slowest decode {slowest * 1e3:.1f} ms")
 
 
-def guided(found: list["Target"], seconds: int) -> None:
+def guided(targets: list["Target"], seconds: int) -> None:
     """Let atheris search for inputs that crash a decoder behind the checksum."""
     import atheris
 
     def one(data: bytes) -> None:
         if data:
-            target = found[data[0] % len(found)]
+            target = targets[data[0] % len(targets)]
             with suppress(WireError, ArtifactError):
                 target.read(target.forged(data[1:]))
 
@@ -60,13 +60,12 @@ def guided(found: list["Target"], seconds: int) -> None:
     atheris.Fuzz()
 
 
-def main() -> None:
+def main(parser: argparse.ArgumentParser, arguments: list[str]) -> None:
     """Run one of the two."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mutations", type=int, default=100_000)
     parser.add_argument("--only", default="", metavar="WORD", help="targets whose name contains this, such as file")
     parser.add_argument("--atheris", type=int, metavar="SECONDS")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     instrumented = nullcontext()
     if options.atheris:
         import atheris
@@ -74,12 +73,8 @@ def main() -> None:
         instrumented = atheris.instrument_imports(include=["fedpm"])
     with instrumented:  # decoders are imported only now, so that atheris sees their branches
         from tests.fuzzing import targets
-    found = [target for target in targets() if options.only in target.name]
+    chosen = [target for target in targets() if options.only in target.name]
     if options.atheris:
-        guided(found, options.atheris)
+        guided(chosen, options.atheris)
     else:
-        mutate(found, options.mutations)
-
-
-if __name__ == "__main__":
-    main()
+        mutate(chosen, options.mutations)

@@ -1,8 +1,8 @@
 """FedPM with differential privacy on the embedded digits: accuracy against ε (docs/privacy.md).
 
-python -m benchmarks.private_digits --tune             # settings, by validation accuracy on seeds that are not reported
-python -m benchmarks.private_digits                    # test accuracy on seeds 0, 1, 2
-python -m benchmarks.private_digits --unit client      # only that guarantee
+python -m benchmarks private_digits --tune             # settings, by validation accuracy on seeds that are not reported
+python -m benchmarks private_digits                    # test accuracy on seeds 0, 1, 2
+python -m benchmarks private_digits --unit client      # only that guarantee
 """
 
 import argparse
@@ -46,8 +46,8 @@ def tune() -> None:
     """Print the validation accuracy of some settings, mean over seeds."""
     for epsilon, rounds, lr in itertools.product((8, 3), (5, 10), (0.3, 0.4, 0.6)):
         settings = {"rounds": rounds, "local.lr": lr}
-        found = [validation(train(seed, "example", 10, epsilon, **settings)) for seed in TUNING_SEEDS]
-        print(f"ε {epsilon}  rounds {rounds}  lr {lr}  validation {statistics.mean(found):.3f}", flush=True)
+        accuracy = [validation(train(seed, "example", 10, epsilon, **settings)) for seed in TUNING_SEEDS]
+        print(f"ε {epsilon}  rounds {rounds}  lr {lr}  validation {statistics.mean(accuracy):.3f}", flush=True)
 
 
 def report(only: str | None) -> None:
@@ -58,14 +58,14 @@ def report(only: str | None) -> None:
             results = [train(seed, unit, clients, epsilon, rounds=ROUNDS[unit]) for seed in SEEDS]
             accuracy = [result.summary["accuracy"] for result in results]
             bits = statistics.mean(result.summary["uplink_bpp"] for result in results)
-            each = ", ".join(f"{found:.3f}" for found in accuracy)
+            each = ", ".join(f"{value:.3f}" for value in accuracy)
             score = f"{statistics.mean(accuracy):.3f} ± {statistics.stdev(accuracy):.3f}"
             print(f"| {unit} | {clients} | {epsilon or '∞'} | {score} | {each} | {bits:.3f} |", flush=True)
 
 
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(parser: argparse.ArgumentParser, arguments: list[str]) -> None:
+    """Print the table of docs/privacy.md, or find its settings."""
     parser.add_argument("--tune", action="store_true")
     parser.add_argument("--unit", choices=list(ROUNDS))
-    chosen = parser.parse_args()
-    tune() if chosen.tune else report(chosen.unit)
+    options = parser.parse_args(arguments)
+    tune() if options.tune else report(options.unit)

@@ -1,8 +1,8 @@
-"""Find rates for each algorithm on validation data of the digits; run from the repository's root.
+"""Find rates for each algorithm on validation data of the digits.
 
-python -m benchmarks.tune --out tune.jsonl                 # every grid below: 10 minutes on 2 cores
-python -m benchmarks.tune --out tune.jsonl --only qsgd     # one algorithm
-python -m benchmarks.tune --out tune.jsonl --table         # only show what was found, as Markdown
+python -m benchmarks tune --out tune.jsonl                 # every grid below: 10 minutes on 2 cores
+python -m benchmarks tune --out tune.jsonl --only qsgd     # one algorithm
+python -m benchmarks tune --out tune.jsonl --table         # only show what was found, as Markdown
 
 A setting that the file holds already is not run again. The score is the accuracy on validation data, which no client
 trains on, averaged over the last three rounds and the seeds; ties go to the lower loss of training.
@@ -72,12 +72,12 @@ def score(algorithm: str, chosen: dict[str, Any], rounds: int, epochs: int, seed
     }  # fmt: skip
 
 
-def table(found: list[dict[str, Any]]) -> str:
+def table(results: list[dict[str, Any]]) -> str:
     """Return the settings of each algorithm, best first."""
     lines = ["| algorithm | settings | validation accuracy | training loss | bpp up |", "|---|---|---|---|---|"]
-    found = [row for row in found if row["train_loss"] is not None]
+    results = [row for row in results if row["train_loss"] is not None]
     for algorithm in GRIDS:
-        rows = [row for row in found if row["algorithm"] == algorithm]
+        rows = [row for row in results if row["algorithm"] == algorithm]
         for row in sorted(rows, key=lambda row: (-round(row["validation_accuracy"], 3), row["train_loss"])):
             chosen = ", ".join(f"{key.split('.')[-1]} {value}" for key, value in row["settings"].items())
             lines.append(
@@ -87,9 +87,8 @@ def table(found: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
+def main(parser: argparse.ArgumentParser, arguments: list[str]) -> None:
     """Run what is missing in two processes, and show the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--only", choices=GRIDS, action="append")
     parser.add_argument("--rounds", type=int, default=6)
@@ -97,19 +96,15 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--table", action="store_true")
-    options = parser.parse_args()
-    found = [json.loads(line) for line in options.out.read_text().splitlines()] if options.out.exists() else []
-    done = [(row["algorithm"], row["settings"], row["seed"]) for row in found]
+    options = parser.parse_args(arguments)
+    results = [json.loads(line) for line in options.out.read_text().splitlines()] if options.out.exists() else []
+    done = [(row["algorithm"], row["settings"], row["seed"]) for row in results]
     wanted = [(a, s) for a in options.only or GRIDS for grid in GRIDS[a] for s in settings(grid)]
     missing = [(a, s) for a, s in wanted if (a, s, options.seed) not in done]
     if missing and not options.table:
         with ProcessPoolExecutor(options.processes, get_context("spawn")) as pool, options.out.open("a") as file:
             runs = [pool.submit(score, a, s, options.rounds, options.epochs, options.seed) for a, s in missing]
             for run in runs:
-                found.append(run.result())
-                print(json.dumps(found[-1]), file=file, flush=True)
-    print(table(found))
-
-
-if __name__ == "__main__":
-    main()
+                results.append(run.result())
+                print(json.dumps(results[-1]), file=file, flush=True)
+    print(table(results))

@@ -13,6 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 FEDPM = str(Path(sys.executable).with_name("fedpm"))
 
@@ -27,7 +28,7 @@ class Fleet:
         self.environment["FLWR_SUPEREXEC_TASK_POLL_INTERVAL"] = "0.1"  # a fleet for trials need not be patient
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
-    def __enter__(self) -> "Fleet":
+    def __enter__(self) -> Self:
         try:
             self.fedpm("certificates", str(self.keys), "--nodes", str(self.nodes)).check_returncode()
             home = self.folder / "home"

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from benchmarks.cases.server import upload
 from torch import nn
 
-from fedpm.methods.dense.deltas import Deltas, DenseState, Quantiser
+from fedpm.methods.dense.deltas import Deltas, DenseState
 from fedpm.methods.dense.drive import RotatedSigns
 from fedpm.methods.dense.eden import GaussianLevels
 from fedpm.methods.dense.fedavg import Float32
@@ -19,16 +18,14 @@ from fedpm.methods.dense.qsgd import Levels
 from fedpm.methods.dense.signsgd import Signs
 from fedpm.methods.dense.terngrad import Ternary
 from fedpm.methods.dense.weights import read_weights
-from fedpm.methods.mask.downlink import Received
-from fedpm.methods.mask.fedmask import FORMS, FedMask
-from fedpm.methods.mask.fedpm import FedPM, FedPMState, Update
+from fedpm.methods.mask.fedpm import FedPM
+from fedpm.methods.mask.state import MaskState, MaskUpdate
 from fedpm.model.file import Model
 from fedpm.model.masking import MaskedNetwork
+from fedpm.registry import CODERS, METHODS
 from fedpm.rng import Streams
-from fedpm.training.local import Local
-from fedpm.wire.coders.table import CODERS
-from fedpm.wire.masks import Known
 from fedpm.wire.message import OVERHEAD, Kind, Message
+from tests.makers import make_dense, make_fedmask, make_fedpm, upload
 
 
 @dataclass(frozen=True)
@@ -41,13 +38,13 @@ class Target:
     forged: Callable[[bytes], bytes]
 
 
-def advance(algorithm: FedPM, state: FedPMState, clients: int) -> FedPMState:
+def advance(method: FedPM, state: MaskState, clients: int) -> MaskState:
     """Run a round of such uploads."""
 
-    def updates() -> list[Update]:
-        return [algorithm.decode(state, client, upload(algorithm, state, client)) for client in range(clients)]
+    def updates() -> list[MaskUpdate]:
+        return [method.decode(state, client, upload(method, state, client)) for client in range(clients)]
 
-    return algorithm.aggregate(state, updates())
+    return method.aggregate(state, updates())
 
 
 def small(width: int) -> nn.Module:
@@ -60,35 +57,37 @@ def targets() -> list[Target]:
     """Return a message of every coder and of every form of broadcast, and a model file."""
     net = small(60)
     found = []
-    for codec in CODERS:
+    for codec in CODERS.names():
         width = 61 if codec == "relative-entropy" else 60  # other masks: its broadcasts are not those of the others
-        algorithm = FedPM(MaskedNetwork(small(width)), seed=5, local=Local(1, 64, 0.1), codec=codec, reset_every=2)
-        states = [algorithm.init()]
+        method = make_fedpm(small(width), codec, reset_every=2)
+        states = [method.init()]
         for _ in range(3):
-            states.append(advance(algorithm, states[-1], 6))
+            states.append(advance(method, states[-1], 6))
         found.append(
-            Target(codec, upload(algorithm, states[-1], 2), partial(read_upload, algorithm, states[-1]), forged_message)
+            Target(codec, upload(method, states[-1], 2), partial(read_upload, method, states[-1]), forged_message)
         )
-        steps = tuple(algorithm.broadcast(state, since=state.round) for state in states[2:])
-        past = [algorithm.broadcast(state).payload for state in states]
-        chain = algorithm._downlink.chained(Received(5, 4, None, states[-1].stats), steps)
+        steps = tuple(method.broadcast(state, since=state.round) for state in states[2:])
+        past = [method.broadcast(state).payload for state in states]
+        chain = method.writer.chain(states[-1].history.content, steps)
         for name, message, round, memory in (
-            ("seed", algorithm.broadcast(states[0]), 1, b""),
-            ("full", algorithm.broadcast(states[-1]), 4, b""),
+            ("seed", method.broadcast(states[0]), 1, b""),
+            ("full", method.broadcast(states[-1]), 4, b""),
             ("brief", steps[-1], 4, past[2]),
             ("steps", chain, 4, past[1]),
         ):
-            read = partial(read_broadcast, algorithm, round, memory)
+            read = partial(read_broadcast, method, round, memory)
             found.append(Target(f"{codec} {name}", message.payload, read, forged_message))
-    found += [mask_by_threshold(MaskedNetwork(net), codec) for codec in FORMS]
+    thresholded = [spec.name for spec in CODERS if spec.threshold_form is not None]
+    found += [mask_by_threshold(MaskedNetwork(net), codec) for codec in thresholded]
     for name, quantiser in QUANTISERS.items():
-        found.append(dense(name, Deltas(MaskedNetwork(net), 5, Local(1, 64, 0.1), quantiser)))
+        form = METHODS[name.split()[0]].form or 0
+        found.append(dense(name, make_dense(MaskedNetwork(net), quantiser, form)))
     found += dense_broadcasts(MaskedNetwork(net))
     found.append(model_file(MaskedNetwork(net)))
     return found
 
 
-QUANTISERS: dict[str, Quantiser] = {
+QUANTISERS = {
     "fedavg": Float32(),
     "signsgd": Signs(),
     "terngrad": Ternary(),
@@ -102,34 +101,32 @@ QUANTISERS: dict[str, Quantiser] = {
 
 def mask_by_threshold(masked: MaskedNetwork, codec: str) -> Target:
     """Return an upload of FedMask."""
-    algorithm = FedMask(masked, 5, Local(1, 64, 0.1), codec)
-    state = algorithm.init()
-    belief = algorithm._server.posterior(state).belief
+    method = make_fedmask(masked, codec)
+    state = method.init()
     mask = Streams(98).bits("mask", masked.size).astype(np.float32)
-    _, coded = CODERS[codec][1].encode(mask, Known(belief, Streams(5).at(1, 2)), Streams(5).at(1, 2))
+    _, coded = method.coding.coder.encode(mask, method.context(state, 2), Streams(5).at(1, 2))
     stats = np.arange(masked.stats_size, dtype=np.float32)
-    message = Message(Kind.UPLOAD, FORMS[codec], masked.fingerprint(5), 1, 2, coded.data, stats)
-    return Target(f"fedmask {codec}", message.to_bytes(), partial(read_upload, algorithm, state), forged_message)
+    message = Message(Kind.UPLOAD, method.form or 0, masked.fingerprint(5), 1, 2, coded.data, stats)
+    return Target(f"fedmask {codec}", message.to_bytes(), partial(read_upload, method, state), forged_message)
 
 
-def dense(name: str, algorithm: Deltas) -> Target:
+def dense(name: str, method: Deltas) -> Target:
     """Return an upload of a dense method whose changes are Gaussian."""
-    masked, state = algorithm.masked, algorithm.init()
+    masked, state = method.network, method.init()
     rng = Streams(5).at(1, 2)
-    coded = algorithm.quantiser.encode(Streams(97).normal("delta", masked.size), masked, rng, rng).coded
+    coded = method.quantiser.encode(Streams(97).coarse_normal("delta", masked.size), masked, rng, rng).coded
     stats = np.arange(masked.stats_size, dtype=np.float32)
-    form, fingerprint = algorithm.quantiser.form, masked.fingerprint(5)
-    message = Message(Kind.UPLOAD, form, fingerprint, 1, 2, coded.data, stats)
-    return Target(name, message.to_bytes(), partial(read_delta, algorithm, state), forged_message)
+    message = Message(Kind.UPLOAD, method.form, masked.fingerprint(5), 1, 2, coded.data, stats)
+    return Target(name, message.to_bytes(), partial(read_delta, method, state), forged_message)
 
 
 def dense_broadcasts(masked: MaskedNetwork) -> list[Target]:
     """Return the three forms of a broadcast of weights."""
     found = []
     for name, steps, precision in (("seed", 0, "float32"), ("float32", 1, "float32"), ("bfloat16", 2, "bfloat16")):
-        algorithm = Deltas(masked, 5, Local(1, 64, 0.1), Float32(), broadcast_as=precision)
+        method = make_dense(masked, Float32(), broadcast_as=precision)
         state = DenseState(steps, steps, masked.dense_weights(5), masked.initial_stats())
-        genuine = algorithm.broadcast(state).payload
+        genuine = method.broadcast(state).payload
         found.append(Target(f"dense {name}", genuine, partial(read_dense, masked, steps + 1), forged_message))
     return found
 
@@ -165,9 +162,9 @@ def forged_file(data: bytes) -> bytes:
     return data + struct.pack("<I", zlib.crc32(data))
 
 
-def read_delta(algorithm: Deltas, state: DenseState, data: bytes) -> bytes:
+def read_delta(method: Deltas, state: DenseState, data: bytes) -> bytes:
     """Return what the server makes of a dense upload of client 2, which is always finite."""
-    update = algorithm.decode(state, 2, data)
+    update = method.decode(state, 2, data)
     if not np.isfinite(update.delta).all():
         raise ArithmeticError("the server took a change that is not finite")
     return update.delta.tobytes() + update.stats.tobytes()
@@ -179,16 +176,16 @@ def read_dense(masked: MaskedNetwork, round: int, data: bytes) -> bytes:
     return received.weights.tobytes() + received.stats.tobytes()
 
 
-def read_upload(algorithm: FedPM | FedMask, state: FedPMState, data: bytes) -> bytes:
+def read_upload(method: FedPM, state: MaskState, data: bytes) -> bytes:
     """Return what the server makes of an upload of client 2."""
-    update = algorithm.decode(state, 2, data)
+    update = method.decode(state, 2, data)
     return update.mask.tobytes() + update.stats.tobytes()
 
 
-def read_broadcast(algorithm: FedPM, round: int, memory: bytes, data: bytes) -> bytes:
+def read_broadcast(method: FedPM, round: int, memory: bytes, data: bytes) -> bytes:
     """Return what a client that holds an earlier broadcast makes of one."""
-    received = algorithm._downlink.read(data, round, memory)
-    return received.belief_of(algorithm.masked).mode().tobytes() + received.stats.tobytes()
+    content = method.reader.read(data, round, memory)
+    return content.posterior.theta.floats().tobytes() + content.stats.tobytes()
 
 
 def damaged(genuine: bytes, others: list[bytes], rng: random.Random) -> bytes:

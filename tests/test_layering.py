@@ -1,13 +1,15 @@
 """A package imports only from itself and from those above it in this list, and files stay short."""
 
 import ast
+import re
 from pathlib import Path
 
 import fedpm
+from fedpm.registry import METHODS
 
 ORDER = [
-    "errors", "files", "rng", "config", "data", "wire", "model", "training", "privacy", "aggregation", "methods",
-    "engines", "experiment", "engines.flower.deploy", "study", "report", "cli",
+    "errors", "files", "processes", "registry", "rng", "config", "wire", "data", "model", "training", "privacy",
+    "aggregation", "methods", "engines", "experiment", "engines.flower.deploy", "study", "report", "cli",
 ]  # fmt: skip
 """The apps of a fleet run the whole loop, so ``engines.flower.deploy`` stands above the loop and its engines below."""
 ROOT = Path(fedpm.__file__).parent
@@ -44,3 +46,12 @@ def test_imports_point_upwards() -> None:
 def test_files_stay_short() -> None:
     long = {str(file.relative_to(ROOT)): size for file in FILES if (size := file.read_text().count("\n")) > 250}
     assert not long
+
+
+def test_a_method_is_named_in_its_own_file_and_in_the_registry_alone() -> None:
+    texts = {file: file.read_text().lower() for file in FILES}
+    for spec in METHODS:
+        if not spec.build.__module__.startswith("fedpm.") or spec.name == "fedpm":  # which is the package's name too
+            continue
+        named = {file.stem for file, text in texts.items() if re.search(rf"\b{re.escape(spec.name)}\b", text)}
+        assert named == {spec.name, "registry"}

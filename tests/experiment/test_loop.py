@@ -1,23 +1,23 @@
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from safetensors import safe_open
 from torch import nn
 
 import fedpm
+from fedpm.config import Config, load
 from fedpm.data.datasets import Dataset
-from fedpm.engines.base import Clients, Task
+from fedpm.engines.base import Clients, Fault, Reply, Task
 from fedpm.engines.inprocess import Sequential
 from fedpm.errors import ArtifactError, ConfigError, DataError
-from fedpm.experiment import loop as rounds
-from fedpm.experiment.build import build
+from fedpm.experiment.build import Experiment, build
 from fedpm.experiment.folder import RunFolder
-from fedpm.experiment.loop import Exchange
+from fedpm.experiment.record import RoundRecord
+from fedpm.experiment.round import Exchange
 from fedpm.methods.base import ClientResult
 from fedpm.methods.mask.downlink import Form
 from tests.conftest import small_config, small_net
@@ -45,10 +45,10 @@ def test_run_folder_holds_what_the_design_promises(small_run: tuple[Path, fedpm.
     assert [record["round"] for record in records] == [1, 2, 3]
     assert set(records[0]) >= {
         "clients", "accuracy", "loss", "uplink_bytes", "downlink_bytes", "uplink_bpp", "downlink_bpp",
-        "uplink_ideal_bpp", "uplink_frequency_entropy_bpp", "uplink_kl_bpp", "downlink_ideal_bpp", "seconds",
+        "uplink_ideal_bpp", "uplink_paper_bpp", "uplink_kl_bpp", "downlink_ideal_bpp", "seconds",
     }  # fmt: skip
     assert json.loads((folder / "summary.json").read_text()) == result.summary
-    config = RunFolder(folder).config()
+    config = load(RunFolder(folder).config_file)
     assert config.device == "cpu"
     assert config.precision in ("float32", "bfloat16")
 
@@ -62,31 +62,39 @@ class Tapped(Sequential):
         self.down: list[int] = []
         self.up: list[int] = []
 
-    def run(self, round: int, tasks: Sequence[Task]) -> Iterator[tuple[int, ClientResult]]:
+    def run(self, round: int, tasks: Sequence[Task]) -> Iterator[Reply]:
         self.tasks.append(tasks)
         self.down.append(sum(len(task.broadcast) for task in tasks))
         self.up.append(0)
-        for client, result in super().run(round, tasks):
-            self.up[-1] += len(result.payload)
-            yield client, result
+        for reply in super().run(round, tasks):
+            assert isinstance(reply.answer, ClientResult)
+            self.up[-1] += len(reply.answer.payload)
+            yield reply
 
 
-def test_reported_traffic_is_the_length_of_what_was_sent(data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    tapped: list[Tapped] = []
-    monkeypatch.setattr(rounds, "start_engine", lambda e: tapped.append(Tapped(e.clients)) or tapped[0])
-    result = fedpm.run(small_config(clients={"total": 4, "sampled": 3}), net=small_net(), data=data)
-    assert [record["uplink_bytes"] for record in result.rounds] == tapped[0].up
-    assert [record["downlink_bytes"] for record in result.rounds] == tapped[0].down
+def tapped_run(config: Config, data: Dataset) -> tuple[fedpm.Result, Tapped]:
+    """Run with an engine that notes what passes, and return both."""
+    engines: list[Tapped] = []
+
+    def start(experiment: Experiment) -> Tapped:
+        engines.append(Tapped(experiment.clients))
+        return engines[0]
+
+    return fedpm.run(config, net=small_net(), data=data, start=start), engines[0]
+
+
+def test_reported_traffic_is_the_length_of_what_was_sent(data: Dataset) -> None:
+    result, tapped = tapped_run(small_config(clients={"total": 4, "sampled": 3}), data)
+    assert [record["uplink_bytes"] for record in result.rounds] == tapped.up
+    assert [record["downlink_bytes"] for record in result.rounds] == tapped.down
     first = result.rounds[0]
     assert first["uplink_bpp"] == 8 * first["uplink_bytes"] / (3 * result.summary["parameters"])
 
 
-def test_clients_that_hold_a_broadcast_get_what_was_added_since(data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    tapped: list[Tapped] = []
-    monkeypatch.setattr(rounds, "start_engine", lambda e: tapped.append(Tapped(e.clients)) or tapped[0])
-    result = fedpm.run(small_config(rounds=6, clients={"total": 4, "sampled": 2}), net=small_net(), data=data)
+def test_clients_that_hold_a_broadcast_get_what_was_added_since(data: Dataset) -> None:
+    result, tapped = tapped_run(small_config(rounds=6, clients={"total": 4, "sampled": 2}), data)
     met, forms = set[int](), set[Form]()
-    for record, tasks in zip(result.rounds, tapped[0].tasks, strict=True):
+    for record, tasks in zip(result.rounds, tapped.tasks, strict=True):
         for task in tasks:
             form = Form(task.broadcast[6])
             assert (form in (Form.SEED, Form.COUNTS)) == (task.client not in met)
@@ -101,22 +109,44 @@ def test_the_coder_changes_no_mask(codec: str, small_run: tuple[Path, fedpm.Resu
     assert other.file.coded_mask == small_run[1].file.coded_mask
     for record, shared in zip(other.rounds, small_run[1].rounds, strict=True):
         assert record["accuracy"] == shared["accuracy"]
-        assert record["uplink_frequency_entropy_bpp"] == shared["uplink_frequency_entropy_bpp"]
+        assert record["uplink_paper_bpp"] == shared["uplink_paper_bpp"]
         assert record["uplink_bytes"] > shared["uplink_bytes"]
         assert shared["uplink_kl_bpp"] < shared["uplink_ideal_bpp"] < shared["uplink_bpp"]
 
 
 def test_a_damaged_upload_is_left_out_and_counted(data: Dataset) -> None:
     experiment = build(small_config(), net=small_net(), data=data)
-    algorithm, state = experiment.algorithm, experiment.algorithm.init()
-    broadcast = algorithm.broadcast(state).payload
+    method, state = experiment.method, experiment.method.init()
+    broadcast = method.broadcast(state).payload
     replies = list(Sequential(experiment.clients).run(1, [Task(client, broadcast) for client in range(3)]))
-    damaged = ClientResult(replies[1][1].payload[:-1] + b"x")
-    exchange = Exchange([0, 1, 2], 0)
-    kept = list(exchange.accepted(algorithm, state, iter([replies[0], (1, damaged), replies[2]])))
+    assert isinstance(replies[1].answer, ClientResult)
+    damaged = replace(replies[1], answer=ClientResult(replies[1].answer.payload[:-1] + b"x"))
+    exchange = Exchange([0, 1, 2])
+    kept = list(exchange.accepted(method, state, iter([replies[0], damaged, replies[2]])))
     assert len(kept) == 2
     assert list(exchange.rejected) == ["1"]
     assert "checksum" in exchange.rejected["1"]
+
+
+def test_traffic_counts_what_passed_whether_or_not_it_could_be_used(data: Dataset) -> None:
+    experiment = build(small_config(), net=small_net(), data=data)
+    method, state = experiment.method, experiment.method.init()
+    broadcast = method.broadcast(state).payload
+    (good,) = Sequential(experiment.clients).run(1, [Task(0, broadcast)])
+    replies = [
+        good,
+        Reply(1, Fault("absent", "not connected"), sent=0, received=0),
+        Reply(2, Fault("silent", "no answer"), sent=len(broadcast), received=0),
+        Reply(3, Fault("late", "of the round before"), sent=0, received=500),
+    ]
+    exchange = Exchange([0, 1, 2, 3])
+    assert len(list(exchange.accepted(method, state, iter(replies)))) == 1
+    traffic = exchange.traffic(size=1000)
+    assert traffic["uplink_bytes"] == good.received + 500
+    assert traffic["uplink_bpp"] == pytest.approx(8 * (good.received + 500) / 2 / 1000)  # two uploads arrived
+    assert traffic["downlink_bytes"] == 2 * len(broadcast)
+    assert traffic["downlink_bpp"] == pytest.approx(8 * len(broadcast) / 1000)  # two broadcasts left
+    assert traffic["faults"] == {"absent": 1, "silent": 1, "late": 1}
 
 
 def test_the_same_config_gives_the_same_bytes(
@@ -140,12 +170,12 @@ def test_an_interrupted_run_resumes_to_the_same_bytes(
 ) -> None:
     out = tmp_path / "run"
 
-    def stop(record: dict[str, object]) -> None:
+    def stop(record: RoundRecord) -> None:
         if record["round"] == stop_after:
             raise KeyboardInterrupt
 
     if stop_after == 0:
-        RunFolder.create(out, build(small_config(), net=small_net(), data=data).config).close()
+        RunFolder.create(out, build(small_config(), net=small_net(), data=data).config_toml).close()
     else:
         with pytest.raises(KeyboardInterrupt):
             fedpm.run(small_config(), net=small_net(), data=data, out=out, on_round=stop)
@@ -169,13 +199,6 @@ def test_results_are_never_overwritten(small_run: tuple[Path, fedpm.Result], dat
         fedpm.run(small_config(), net=small_net(), data=data, out=small_run[0])
 
 
-@dataclass(frozen=True)
-class Older:
-    """A state without most of today's fields."""
-
-    round: int
-
-
 def test_resume_refuses_what_does_not_belong(tmp_path: Path, data: Dataset) -> None:
     with pytest.raises(ArtifactError, match="not a run folder"):
         fedpm.resume(tmp_path)
@@ -186,11 +209,10 @@ def test_resume_refuses_what_does_not_belong(tmp_path: Path, data: Dataset) -> N
     with pytest.raises(ArtifactError, match="another network or other data"):
         fedpm.resume(out, net=nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), data=data)
     state = out / "checkpoint" / "state.safetensors"
-    held = RunFolder.open(out)
-    with safe_open(state, "np") as file:
-        held.save_state(Older(round=1), file.metadata()["identity"])
-    held.close()
-    with pytest.raises(ArtifactError, match=r"of another version of fedpm, for it holds round instead of ones, round"):
+    with RunFolder.open(out) as folder:
+        origin = replace(build(small_config(rounds=1), net=small_net(), data=data).origin(), round=1)
+        folder.save_state({"ones": np.zeros(3, np.uint32)}, origin)
+    with pytest.raises(ArtifactError, match="of another version of fedpm or of another method"):
         fedpm.resume(out, net=small_net(), data=data)
     state.write_bytes(state.read_bytes()[:60])
     with pytest.raises(ArtifactError, match="checkpoint cannot be read"):
@@ -200,10 +222,18 @@ def test_resume_refuses_what_does_not_belong(tmp_path: Path, data: Dataset) -> N
 def test_a_folder_in_use_is_refused(data: Dataset, tmp_path: Path) -> None:
     out = tmp_path / "run"
     fedpm.run(small_config(rounds=1), net=small_net(), data=data, out=out)
-    held = RunFolder.open(out)
-    with pytest.raises(ArtifactError, match="in use by another process"):
+    with RunFolder.open(out), pytest.raises(ArtifactError, match="in use by another process"):
         fedpm.resume(out, net=small_net(), data=data)
-    held.close()
+
+
+def test_a_run_that_failed_leaves_no_lock_while_its_exception_lives(data: Dataset, tmp_path: Path) -> None:
+    def fail(record: RoundRecord) -> None:
+        raise RuntimeError("as in a notebook, which keeps the exception and all its frames")
+
+    with pytest.raises(RuntimeError) as kept:
+        fedpm.run(small_config(), net=small_net(), data=data, out=tmp_path / "run", on_round=fail)
+    assert len(fedpm.resume(tmp_path / "run", net=small_net(), data=data).rounds) == 3
+    assert kept.value.__traceback__ is not None
 
 
 def test_test_data_is_never_chosen_on(data: Dataset) -> None:
@@ -225,10 +255,13 @@ def test_validation_examples_are_not_trained_on(data: Dataset) -> None:
 
 
 def test_partial_participation_and_bayesian_aggregation(data: Dataset) -> None:
-    config = small_config(rounds=5, clients={"total": 4, "rho": 0.5})
+    config = small_config(rounds=5, clients={"total": 4, "rho": 0.5}, aggregation={"reset_every": 3})
     result = fedpm.run(config, net=small_net(), data=data)
     assert all(len(set(record["clients"])) == 2 for record in result.rounds)
     assert len({tuple(record["clients"]) for record in result.rounds}) > 1
+    for record, masks in zip(result.rounds, (2, 4, 6, 2, 4), strict=True):  # θ is a fraction of the masks since a reset
+        levels = {round(20 * ones / masks) for ones in range(masks + 1)}
+        assert set(np.flatnonzero(record["theta_histogram"]).tolist()) == levels
 
 
 def test_norm_layers_and_own_frozen_parameters_survive_the_model_file(data: Dataset, tmp_path: Path) -> None:

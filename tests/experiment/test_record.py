@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import fedpm
 from fedpm.data.datasets import Dataset
 from fedpm.errors import ConfigError
 from fedpm.experiment.folder import RunFolder
+from fedpm.experiment.record import RoundRecord, Summary
 from tests.conftest import small_config, small_net
 
 SIZES = [64 * 32, 32, 32 * 10, 10]
@@ -54,7 +56,7 @@ def test_tensorboard_events_read_back_also_after_a_resume(data: Dataset, tmp_pat
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     out = tmp_path / "run"
 
-    def stop(record: dict[str, object]) -> None:
+    def stop(record: RoundRecord) -> None:
         if record["round"] == 2:
             raise KeyboardInterrupt
 
@@ -74,3 +76,14 @@ def test_tensorboard_events_read_back_also_after_a_resume(data: Dataset, tmp_pat
 def test_tensorboard_needs_a_folder(data: Dataset) -> None:
     with pytest.raises(ConfigError, match="writes into the run folder: give one"):
         fedpm.run(small_config(tensorboard=True), net=small_net(), data=data)
+
+
+def test_every_field_is_in_the_documentation_and_none_is_written_beyond_it(
+    small_run: tuple[Path, fedpm.Result],
+) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "records.md").read_text()
+    rounds, summary = text.split("## A run")
+    for part, fields in ((rounds, RoundRecord.__annotations__), (summary, Summary.__annotations__)):
+        assert set(re.findall(r"^\| `(\w+)`", part, re.MULTILINE)) == set(fields)
+    assert RoundRecord.__required_keys__ <= set(small_run[1].rounds[0]) <= set(RoundRecord.__annotations__)
+    assert Summary.__required_keys__ <= set(small_run[1].summary) <= set(Summary.__annotations__)

@@ -165,3 +165,10 @@ def test_dense_weights_have_the_deviation_of_their_layer_and_biases_are_zero() -
     assert not weights["2.weight"][3].any()
     assert weights["2.weight"][4].any()
     assert not np.array_equal(masked.dense_weights(7), masked.dense_weights(8))
+
+
+@pytest.mark.parametrize("init", ["kaiming", "e", "half"])
+def test_dense_training_starts_the_same_whatever_the_frozen_weights_are(init: str) -> None:
+    weights = MaskedNetwork(nn.Linear(400, 300), init=init).dense_weights(1)
+    assert weights[:-300].std() == pytest.approx((2 / 400) ** 0.5, rel=0.01)
+    assert not weights[-300:].any()

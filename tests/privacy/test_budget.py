@@ -10,13 +10,15 @@ import torch
 from torch import nn
 
 import fedpm
-from fedpm.config import Config, load, settings_of
+from fedpm.config import load, settings_of
 from fedpm.data.datasets import Dataset
+from fedpm.data.participation import Participation
 from fedpm.errors import ConfigError
 from fedpm.experiment.build import build
+from fedpm.experiment.record import RoundRecord
+from fedpm.experiment.settle import guarantee_of, settle
 from fedpm.model.file import Model
 from fedpm.privacy.accounting import Cost, clip_for, noise_for
-from fedpm.privacy.budget import account_of, cost_of, most_rounds, settled
 from tests.conftest import small_config, small_net
 
 EXAMPLE = {"unit": "example", "epsilon": 8.0}
@@ -72,7 +74,7 @@ def test_training_stops_before_the_budget_is_exceeded(data: Dataset) -> None:
 def test_a_resumed_run_remembers_what_was_spent(data: Dataset, tmp_path: Path) -> None:
     settings = small_config(rounds=9, privacy={**EXAMPLE, "noise": 2.0})
 
-    def stop(record: dict[str, object]) -> None:
+    def stop(record: RoundRecord) -> None:
         if record["round"] == 2:
             raise KeyboardInterrupt
 
@@ -87,12 +89,13 @@ def test_a_resumed_run_remembers_what_was_spent(data: Dataset, tmp_path: Path) -
 def test_only_rounds_that_a_client_takes_part_in_count_and_the_worst_client_decides(data: Dataset) -> None:
     half = {"total": 4, "sampled": 2}
     result = run(data, rounds=4, clients=half, privacy=EXAMPLE)
-    cost = cost_of(build(small_config(rounds=4, clients=half, privacy=EXAMPLE), net=small_net(), data=data).config)
+    guarantee = guarantee_of(small_config(rounds=4, clients=half, privacy=EXAMPLE))
+    assert guarantee is not None
     seen: Counter[int] = Counter()
     for record in result.rounds:
         seen.update(record["clients"])
-        assert record["epsilon"] == cost.epsilon(max(seen.values()))
-    assert most_rounds(small_config(rounds=4, clients=half)) == max(seen.values())
+        assert record["epsilon"] == guarantee.cost.epsilon(max(seen.values()))
+    assert Participation(0, 4, 2).most(4) == max(seen.values())
     assert 7.9 < result.rounds[-1]["epsilon"] <= 8
 
 
@@ -236,12 +239,15 @@ def test_rounds_within_a_budget() -> None:
 
 
 def test_an_account_agrees_with_the_run(private_run: tuple[Path, fedpm.Result]) -> None:
-    found = account_of(small_config(privacy=EXAMPLE))
-    assert found["epsilon"] == private_run[1].summary["privacy"]["epsilon"]
-    assert found["after"]["1"] == private_run[1].rounds[0]["epsilon"]
+    guarantee = guarantee_of(small_config(privacy=EXAMPLE))
+    assert guarantee is not None
+    costs = guarantee.account(3, 3)
+    assert costs["epsilon"] == private_run[1].summary["privacy"]["epsilon"]
+    assert costs["after"]["1"] == private_run[1].rounds[0]["epsilon"]
 
 
 def test_settling_twice_changes_nothing() -> None:
     for unit in ("example", "client"):
-        config: Config = settled(small_config(privacy={"unit": unit, "epsilon": 8.0}))
-        assert settled(config) == config
+        config = settle(small_config(privacy={"unit": unit, "epsilon": 8.0}))
+        assert config.privacy.clip != "auto"
+        assert settle(config) == config

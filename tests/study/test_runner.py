@@ -1,5 +1,6 @@
 """Studies in real processes: interrupted, failing, continued."""
 
+import os
 import shutil
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import pytest
 from fedpm.errors import ArtifactError
 from fedpm.study.definition import load
 from fedpm.study.runner import Event, prepare, run_all
+from tests.marked import marked
 from tests.program import FEDPM, fedpm, wait_until
 
 pytestmark = pytest.mark.slow
@@ -57,6 +59,18 @@ def test_an_interrupted_study_continues_where_it_stopped(studied: Path, tmp_path
     assert first.stat().st_mtime_ns == stamp
     model = Path("2_eden_seed0") / "model.safetensors"
     assert (out / model).read_bytes() == (studied / model).read_bytes()
+
+
+def test_a_study_that_is_killed_leaves_no_run_and_no_worker_behind(studied: Path, tmp_path: Path) -> None:
+    command = [FEDPM, "study", "run", str(studied.parent / "small.toml"), "--seeds", "1", "--processes", "1"]
+    settings = ["--set", "rounds=1000", "--set", "workers=2", "--out", str(tmp_path / "out")]
+    environment = {**os.environ, "MARK": str(tmp_path)}
+    with subprocess.Popen([*command, *settings], stdout=subprocess.DEVNULL, env=environment, text=True) as process:
+        log = tmp_path / "out" / "2_fedpm_seed0" / "rounds.jsonl"
+        wait_until(lambda: log.exists() and log.read_text() != "", process)
+        assert len(marked(tmp_path)) >= 4  # the study, a run, and its workers
+        process.kill()
+    assert not marked(tmp_path, patience=10)
 
 
 def test_failures_are_listed_and_do_not_stop_the_rest(tmp_path: Path) -> None:

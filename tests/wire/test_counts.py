@@ -6,23 +6,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpm.errors import WireError
-from fedpm.wire.contexts import Belief
 from fedpm.wire.counts import Prediction, decode_added, decode_counts, encode_added, encode_counts
 from fedpm.wire.masks import sample_mask
+from fedpm.wire.theta import Theta
 from tests.wire.coders.test_lossless import exchange
 
 
-def round_of(size: int, masks: int) -> tuple[np.ndarray, Belief, list[np.ndarray]]:
+def round_of(size: int, masks: int) -> tuple[np.ndarray, Theta, list[np.ndarray]]:
     """Return the sum of the masks of one round, the belief before it, and the clients' u."""
     uniforms, added = [], np.zeros(size, np.uint32)
     for client in range(masks):
         theta, known = exchange(size)
         uniforms.append(known.shared.at(3, client).uint32("upload", size))
         added += sample_mask(theta, uniforms[-1])
-    return added, known.belief, uniforms
+    return added, known.theta, uniforms
 
 
-def prediction(before: Belief, uniforms: list[np.ndarray]) -> Prediction:
+def prediction(before: Theta, uniforms: list[np.ndarray]) -> Prediction:
     result = Prediction(before)
     for uniform in uniforms:
         result.add(uniform)

@@ -22,18 +22,18 @@ def test_bytes_are_as_documented() -> None:
     assert found.to_bytes() == data
 
 
-@pytest.mark.parametrize("bit", range(8 * len(MESSAGE.to_bytes())))
-def test_every_flipped_bit_is_noticed(bit: int) -> None:
-    data = bytearray(MESSAGE.to_bytes())
-    data[bit // 8] ^= 1 << bit % 8
-    with pytest.raises(WireError):
-        Message.from_bytes(bytes(data))
+def test_every_flipped_bit_is_noticed() -> None:
+    for bit in range(8 * len(MESSAGE.to_bytes())):
+        data = bytearray(MESSAGE.to_bytes())
+        data[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(WireError):
+            Message.from_bytes(bytes(data))
 
 
-@pytest.mark.parametrize("length", range(len(MESSAGE.to_bytes())))
-def test_every_cut_is_noticed(length: int) -> None:
-    with pytest.raises(WireError):
-        Message.from_bytes(MESSAGE.to_bytes()[:length])
+def test_every_cut_is_noticed() -> None:
+    for length in range(len(MESSAGE.to_bytes())):
+        with pytest.raises(WireError):
+            Message.from_bytes(MESSAGE.to_bytes()[:length])
 
 
 @given(st.binary(max_size=300))

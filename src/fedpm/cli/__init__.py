@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from fedpm.cli import flower, model
-from fedpm.cli.bench import bench
 from fedpm.cli.data import app as data
 from fedpm.cli.privacy import app as privacy
 from fedpm.cli.report import report
@@ -39,20 +38,22 @@ def options(
     """Federated learning at a fraction of a bit per parameter."""
 
 
-app.command(epilog=keys_help())(run)
-app.add_typer(model.app, name="model")
-app.command()(bench)
-app.add_typer(data)
-app.add_typer(privacy, name="privacy")
-app.add_typer(study)
-app.command()(report)
-app.add_typer(flower.app, name="flower")
+def command_line() -> typer.Typer:
+    """Return the program with all of its commands; the help of ``run`` lists the parts that are registered now."""
+    app.command(epilog=keys_help())(run)
+    app.add_typer(model.app, name="model")
+    app.add_typer(data)
+    app.add_typer(privacy, name="privacy")
+    app.add_typer(study)
+    app.command()(report)
+    app.add_typer(flower.app, name="flower")
+    return app
 
 
 def main() -> None:
     """Run the program; an error that the user can mend is one sentence, no traceback."""
     try:
-        app()
+        command_line()()
     except FedPMError as error:
         print(f"fedpm: {error}", file=sys.stderr)
         sys.exit(2 if isinstance(error, ConfigError) else 1)

@@ -35,8 +35,8 @@ def list_(data_dir: DataDir = None) -> None:
     table = Table("name", "train", "test", "classes", "images", "download", "here", box=None, pad_edge=False)
     table.add_row("digits", "1,438", "359", "10", "1×8×8", "none", "always")
     for spec in SPECS.values():
-        place = locate(spec.name, data_dir)
-        here = "no" if place is None else f"{place.path.relative_to(root)}{', verified' if place.stored else ''}"
+        location = locate(spec.name, data_dir)
+        here = "no" if location is None else str(location.path.relative_to(root)) + ", verified" * location.stored
         shape = "×".join(map(str, spec.shape))
         train, test = (f"{count:,}" for count in spec.counts)
         table.add_row(spec.name, train, test, str(len(spec.classes)), shape, f"{spec.megabytes} MB", here)
@@ -57,10 +57,10 @@ def get(name: Name, data_dir: DataDir = None) -> None:
         raise ConfigError(f"{name}: there is no such data set; there are: {', '.join(SPECS)}")
     try:
         with fetch_progress(console) as show:
-            place = fetch(name, data_dir, report=show)
+            location = fetch(name, data_dir, report=show)
     except KeyboardInterrupt:
         raise DataError(f"interrupted; go on with: fedpm data get {name}") from None
-    console.print(f"{SPECS[name].title}: the official files, verified, are in {place.path}")
+    console.print(f"{SPECS[name].title}: the official files, verified, are in {location.path}")
 
 
 @app.command()
@@ -75,20 +75,20 @@ def show(
     out: Annotated[Path | None, typer.Option(help="The picture (default: NAME.png here).")] = None,
 ) -> None:
     """Counts, classes, shapes, channel mean and standard deviation, and a PNG with examples of each class."""
-    from fedpm.data import pictures
     from fedpm.data.datasets import load_dataset
-    from fedpm.data.partition import split as spread
+    from fedpm.data.partition import split as partition
+    from fedpm.data.pictures import save_picture
 
     dataset = load_dataset(name, data_dir)
     console.print(describe(dataset))
     parts = None
     if split is not None:
         labels = dataset.train.y
-        parts = spread(labels, clients, seed, split, classes_per_client=classes_per_client, alpha=alpha)
+        parts = partition(labels, clients, seed, split, classes_per_client=classes_per_client, alpha=alpha)
         console.print(describe_split(dataset, parts))
     stem = Path(name).name + (f"-{split}" if split else "")
     path = out or Path(f"{stem}.png")
-    pictures.save(dataset, parts, path)
+    save_picture(dataset, parts, path)
     console.print(f"picture   {path}")
 
 
@@ -114,10 +114,10 @@ def describe_split(dataset: Dataset, parts: list[Indices], rows: int = 20) -> st
     from fedpm.data.partition import histogram
 
     counts = histogram(dataset.train.y, parts, len(dataset.classes))
-    sizes, held = counts.sum(1), (counts > 0).sum(1)
+    sizes, classes = counts.sum(1), (counts > 0).sum(1)
     lines = [f"clients   {len(parts):,}"]
     lines.append(f"examples  {sizes.min():,} to {sizes.max():,} a client, median {int(np.median(sizes)):,}")
-    lines.append(f"classes   {held.min()} to {held.max()} a client, mean {held.mean():.2f}")
+    lines.append(f"classes   {classes.min()} to {classes.max()} a client, mean {classes.mean():.2f}")
     for client in range(min(rows, len(parts))):
         there = [f"{dataset.classes[c]}:{counts[client, c]}" for c in np.flatnonzero(counts[client])]
         lines.append(f"  client {client}: {sizes[client]:,} = {_shortened(there)}")

@@ -88,12 +88,12 @@ def _through(name: str, command: str) -> None:
     """Add a command of Flower's own, which takes all arguments as they are."""
 
     @app.command(name, context_settings=_THROUGH, add_help_option=False)
-    def become(context: typer.Context) -> None:
-        from fedpm.engines.flower.deploy.commands import become
+    def flower(context: typer.Context) -> None:
+        from fedpm.engines.flower.deploy.commands import execute
 
-        become(command, context.args)
+        execute(command, context.args)
 
-    become.__doc__ = f"Flower's {command}, without telemetry, update checks or installations."
+    flower.__doc__ = f"Flower's {command}, without telemetry, update checks or installations."
 
 
 for _name, _command in _COMMANDS.items():

@@ -97,17 +97,23 @@ def account(
             "privacy.unit = 'none': this configuration promises nothing, whatever its masks look like; "
             "try --set privacy.unit=example --set privacy.epsilon=8"
         )
-    from fedpm.privacy.budget import account_of
+    from fedpm.data.participation import Participation
+    from fedpm.experiment.settle import guarantee_of
 
-    found = account_of(settings)
-    for key, value in found.items():
+    guarantee = guarantee_of(settings)
+    if guarantee is None:
+        raise ConfigError(f"privacy.unit = {settings.privacy.unit!r} needs privacy.epsilon, such as 8")
+    clients = settings.clients
+    most = Participation(settings.seed, clients.total, clients.per_round).most(settings.rounds)
+    costs = guarantee.account(settings.rounds, most)
+    for key, value in costs.items():
         if key != "after":
             console.print(
                 f"[bold]{key}[/bold]: {f'{value:.6g}' if isinstance(value, float) else value}", highlight=False
             )
     table = Table("rounds a client takes part in", "ε", box=None)
-    for rounds, spent in found["after"].items():
+    for rounds, spent in costs["after"].items():
         table.add_row(rounds, f"{spent:.3f}")
     console.print(table)
     if out is not None:
-        write_atomically(out, (json.dumps(found, indent=2) + "\n").encode())
+        write_atomically(out, (json.dumps(costs, indent=2) + "\n").encode())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import (
@@ -18,25 +18,25 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from fedpm.experiment import wording
+from fedpm.experiment.record import RoundRecord, complaints, figures, log_line
 
 if TYPE_CHECKING:
     from fedpm.study.runner import Event
 
 
 @contextmanager
-def round_progress(rounds: int, console: Console) -> Iterator[Callable[[dict[str, Any]], None]]:
+def round_progress(rounds: int, console: Console) -> Iterator[Callable[[RoundRecord], None]]:
     """Show round, test accuracy, bits per parameter both ways, and the time left; gives what takes each record."""
-    figures = TextColumn("{task.fields[figures]}")
-    columns = (TextColumn("round"), MofNCompleteColumn(), BarColumn(), figures, TimeRemainingColumn())
+    shown = TextColumn("{task.fields[figures]}")
+    columns = (TextColumn("round"), MofNCompleteColumn(), BarColumn(), shown, TimeRemainingColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task("", total=rounds, figures="starting")
 
-        def show(record: dict[str, Any]) -> None:
-            bar.update(task, completed=record["round"], figures=wording.figures(record))
+        def show(record: RoundRecord) -> None:
+            bar.update(task, completed=record["round"], figures=figures(record))
             if not console.is_terminal:
-                print(wording.line(record, rounds), flush=True)
-            for sentence in wording.complaints(record):
+                print(log_line(record, rounds), flush=True)
+            for sentence in complaints(record):
                 console.print(sentence, markup=False)
 
         yield show
@@ -45,8 +45,8 @@ def round_progress(rounds: int, console: Console) -> Iterator[Callable[[dict[str
 @contextmanager
 def study_progress(rounds: list[int], console: Console) -> Iterator[Callable[[Event], None]]:
     """Show how many rounds of how many runs are done, and the time left; gives what takes each event."""
-    figures = TextColumn("{task.fields[figures]}")
-    columns = (TextColumn("rounds"), MofNCompleteColumn(), BarColumn(), figures, TimeRemainingColumn())
+    shown = TextColumn("{task.fields[figures]}")
+    columns = (TextColumn("rounds"), MofNCompleteColumn(), BarColumn(), shown, TimeRemainingColumn())
     ended, last = 0, dict[str, int]()
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task("", total=sum(rounds), figures=f"run 0 of {len(rounds)}")

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -18,6 +18,8 @@ from fedpm.errors import ConfigError, FedPMError
 
 if TYPE_CHECKING:
     from fedpm.experiment.loop import Result
+    from fedpm.experiment.observers import Observer
+    from fedpm.experiment.record import Summary
 
 console = Console()
 
@@ -59,23 +61,22 @@ def run(
         raise ConfigError("--preset and --config are two starting points: give only one of them")
     settings = configs.load(config or preset or "quickstart", overrides)
     folder = out or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}"
-    from fedpm.experiment import loop
+    from fedpm.experiment import api
 
-    _watched(folder, settings.rounds, lambda show: loop.run(settings, out=folder, on_round=show))
+    _watched(folder, settings.rounds, lambda show: api.run(settings, out=folder, on_round=show))
 
 
 def _resume(folder: Path, overrides: list[str]) -> None:
-    from fedpm.experiment import loop
+    from fedpm.experiment import api
     from fedpm.experiment.folder import RunFolder
 
-    opened = RunFolder.open(folder)
-    rounds = opened.config().rounds
-    opened.close()
+    with RunFolder.open(folder) as opened:
+        rounds = configs.load(opened.config_file).rounds
     workers = configs.load(None, overrides).workers if overrides else None
-    _watched(folder, rounds, lambda show: loop.resume(folder, workers=workers, on_round=show))
+    _watched(folder, rounds, lambda show: api.resume(folder, workers=workers, on_round=show))
 
 
-def _watched(folder: Path, rounds: int, start: Callable[[Callable[[dict[str, Any]], None]], Result]) -> None:
+def _watched(folder: Path, rounds: int, start: Callable[[Observer], Result]) -> None:
     """Run with a progress display, then print the summary."""
     try:
         with round_progress(rounds, console) as show:
@@ -100,15 +101,15 @@ def _watched(folder: Path, rounds: int, start: Callable[[Callable[[dict[str, Any
     )
 
 
-def _privacy(summary: dict[str, Any], rounds: int) -> str:
+def _privacy(summary: Summary, rounds: int) -> str:
     """Return a line on what the run guarantees, if anything."""
     if "privacy" not in summary:
         return ""
-    found = summary["privacy"]
+    spent = summary["privacy"]
     stopped = f", and so training stopped before round {summary['rounds'] + 1}" if summary["rounds"] < rounds else ""
     return (
-        f"privacy   ε {found['epsilon']:.3f} of {found['budget']:g} spent at δ {found['delta']:g}{stopped}; "
-        f"neighbours: {found['adjacency']}{'' if found['secret'] else '; simulated: the noise follows from the seed'}\n"
+        f"privacy   ε {spent['epsilon']:.3f} of {spent['budget']:g} spent at δ {spent['delta']:g}{stopped}; "
+        f"neighbours: {spent['adjacency']}{'' if spent['secret'] else '; simulated: the noise follows from the seed'}\n"
     )
 
 

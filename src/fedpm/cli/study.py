@@ -82,6 +82,6 @@ def run(
 def _fitting(study: Study) -> int:
     """Return how many runs at a time fill the machine: one a core, or one on an accelerator."""
     from fedpm.experiment.build import cores
-    from fedpm.training.local import choose_device
+    from fedpm.training.device import choose_device
 
     return cores() if choose_device(study.settings.get("device", "auto")).type == "cpu" else 1

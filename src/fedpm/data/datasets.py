@@ -150,7 +150,7 @@ def digits(data_dir: Path | str | None = None) -> Dataset:
 def public(name: str, data_dir: Path | str | None = None) -> Dataset:
     """Return a public data set from the files in a data folder; images are uint8 (N, C, H, W)."""
     contents = local.read(name, data_dir)
-    spec = contents.place.spec
+    spec = contents.location.spec
     train, test = decode(spec, contents.files)
     title = spec.title
     if not contents.official:

@@ -35,38 +35,38 @@ def writing(path: Path) -> Iterator[None]:
         ) from None
 
 
-def fetch(url: str, part: Path, md5: str, report: Report, timeout: float = TIMEOUT) -> None:
-    """Complete the file ``part``, going on where an earlier attempt broke off, and check it."""
-    if part.exists() and md5_of(part) == md5:
+def fetch(url: str, path: Path, md5: str, report: Report, timeout: float = TIMEOUT) -> None:
+    """Complete the file ``path``, going on where an earlier attempt broke off, and check it."""
+    if path.exists() and md5_of(path) == md5:
         return
     for _ in range(2):
-        begun = _size(part)
-        _fetch(url, part, begun, report, timeout)
-        if md5_of(part) == md5:
+        resumed_from = _size(path)
+        _fetch(url, path, resumed_from, report, timeout)
+        if md5_of(path) == md5:
             return
-        part.unlink()
-        if not begun:
+        path.unlink()
+        if not resumed_from:
             break  # else the earlier piece may be of another version: once more, from the start
     raise UnavailableError(f"{url}: what came fails its checksum (expected md5 {md5})")
 
 
-def _fetch(url: str, part: Path, have: int, report: Report, timeout: float) -> None:
-    response = _open(url, have, timeout)
+def _fetch(url: str, path: Path, received: int, report: Report, timeout: float) -> None:
+    response = _open(url, received, timeout)
     if response is None:
         return
     if response.status != 206:
-        have = 0  # this server knows no ranges and starts from the beginning
+        received = 0  # this server knows no ranges and starts from the beginning
     length = response.headers.get("Content-Length", "")
-    total = have + int(length) if length.isdecimal() else None
-    with response, writing(part), part.open("ab" if have else "wb") as file:
+    total = received + int(length) if length.isdecimal() else None
+    with response, writing(path), path.open("ab" if received else "wb") as file:
         while chunk := _read(response, url):
             file.write(chunk)
             file.flush()
-            have += len(chunk)
-            report(url, have, total)
-    if total is not None and have != total:
+            received += len(chunk)
+            report(url, received, total)
+    if total is not None and received != total:
         raise UnavailableError(
-            f"{url}: the connection ended after {have:,} of {total:,} bytes; try again to go on from there"
+            f"{url}: the connection ended after {received:,} of {total:,} bytes; try again to go on from there"
         )
 
 

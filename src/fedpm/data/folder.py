@@ -23,19 +23,19 @@ def read_folder(path: Path) -> tuple[Arrays, tuple[str, ...] | None]:
     """Return the four arrays of a folder, and the names of the classes if it has them."""
     if not path.is_dir():
         raise DataError(f"{path}: there is no such folder; it should hold {', '.join(NAMES)} as .npy or .npz")
-    bundles = sorted(path.glob("*.npz"))
-    single = {name: path / f"{name}.npy" for name in NAMES if (path / f"{name}.npy").exists()}
-    if len(bundles) + bool(single) > 1:
-        listed = ", ".join(p.name for p in [*bundles, *single.values()])
+    npz_files = sorted(path.glob("*.npz"))
+    npy_files = {name: path / f"{name}.npy" for name in NAMES if (path / f"{name}.npy").exists()}
+    if len(npz_files) + bool(npy_files) > 1:
+        listed = ", ".join(p.name for p in [*npz_files, *npy_files.values()])
         raise DataError(f"{path}: holds {listed}; there should be one .npz file, or .npy files only")
-    arrays = _load(bundles[0]) if bundles else {name: _load(file)[""] for name, file in single.items()}
+    arrays = _load(npz_files[0]) if npz_files else {name: _load(file)[""] for name, file in npy_files.items()}
     missing = [name for name in NAMES if name not in arrays]
     if missing:
         raise DataError(
             f"{path}: {', '.join(missing)} is missing; the folder should hold {', '.join(NAMES)}, as four .npy files "
             "or in one .npz file"
         )
-    return arrays, _classes(path / "classes.txt")
+    return arrays, _class_names(path / "classes.txt")
 
 
 def _load(file: Path) -> Arrays:
@@ -55,7 +55,7 @@ def _load(file: Path) -> Arrays:
         raise DataError(f"{file}: cannot read this file ({error.strerror or error})") from None
 
 
-def _classes(file: Path) -> tuple[str, ...] | None:
+def _class_names(file: Path) -> tuple[str, ...] | None:
     if not file.exists():
         return None
     try:

@@ -28,10 +28,10 @@ def read_idx(data: bytes, name: str, dimensions: int) -> npt.NDArray[np.uint8]:
             f"{name}: starts with {magic:#010x} and should with {_IDX_BYTES + dimensions:#010x}; "
             "this is not the file that its name says: get it again"
         )
-    wanted = header.size + int(np.prod(shape, dtype=object))
-    if len(data) != wanted:
+    expected = header.size + int(np.prod(shape, dtype=object))
+    if len(data) != expected:
         raise DataError(
-            f"{name}: {len(data)} bytes, and its header promises {wanted}; the file is cut or damaged: get it again"
+            f"{name}: {len(data)} bytes, and its header promises {expected}; the file is cut or damaged: get it again"
         )
     return np.frombuffer(data, np.uint8, offset=header.size).reshape(shape)
 
@@ -50,11 +50,11 @@ def read_cifar(data: bytes, name: str, label_bytes: int) -> tuple[Images, Labels
 
 def decode(spec: Spec, contents: Mapping[str, bytes]) -> tuple[tuple[Images, Labels], tuple[Images, Labels]]:
     """Return train and test images (N, C, H, W) and labels of a data set's decoded files."""
-    train, test = (_part(spec, names, contents) for names in (spec.train, spec.test))
+    train, test = (_decode_part(spec, names, contents) for names in (spec.train, spec.test))
     return train, test
 
 
-def _part(spec: Spec, names: tuple[str, ...], contents: Mapping[str, bytes]) -> tuple[Images, Labels]:
+def _decode_part(spec: Spec, names: tuple[str, ...], contents: Mapping[str, bytes]) -> tuple[Images, Labels]:
     if spec.label_bytes:
         batches = [read_cifar(contents[name], name, spec.label_bytes) for name in names]
         images, labels = (np.concatenate(arrays) for arrays in zip(*batches, strict=True))

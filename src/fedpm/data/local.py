@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedpm.data.archives import read_archive, read_file
-from fedpm.data.catalog import KNOWN, SPECS, Spec
+from fedpm.data.catalog import FILE_BY_SHA256, SPECS, Spec
 from fedpm.data.download import md5_of
 from fedpm.errors import DataError
 
@@ -21,7 +21,7 @@ MANIFEST = "fedpm.json"
 
 
 @dataclass(frozen=True)
-class Place:
+class Location:
     """Where a whole data set lies: an archive, or a folder with its files."""
 
     spec: Spec
@@ -38,7 +38,7 @@ class Place:
 class Contents:
     """The decoded files of a data set, and whether they are the official ones."""
 
-    place: Place
+    location: Location
     files: Mapping[str, bytes]
     official: bool
 
@@ -52,80 +52,80 @@ def data_root(data_dir: Path | str | None = None) -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedpm"
 
 
-def locate(name: str, data_dir: Path | str | None = None) -> Place | None:
+def locate(name: str, data_dir: Path | str | None = None) -> Location | None:
     """Return where a data folder holds a data set as a whole, or None; nothing is read yet."""
     spec, root = SPECS[name], data_root(data_dir)
-    places = [*_folders(spec, root), *_archives(spec, root)]
+    locations = [*_in_folders(spec, root), *_in_archives(spec, root)]
     if not spec.sha256:  # known by its archive alone, which is therefore worth more than loose files
-        places.sort(key=lambda place: (not place.stored, bool(place.files)))
-    return places[0] if places else None
+        locations.sort(key=lambda location: (not location.stored, bool(location.files)))
+    return locations[0] if locations else None
 
 
 def read(name: str, data_dir: Path | str | None = None) -> Contents:
     """Return the decoded files of a data set in a data folder, checked."""
-    place = locate(name, data_dir)
-    if place is None:
-        raise DataError(_absent(SPECS[name], data_root(data_dir)))
-    return read_place(place)
+    location = locate(name, data_dir)
+    if location is None:
+        raise DataError(_absence_message(SPECS[name], data_root(data_dir)))
+    return read_location(location)
 
 
-def read_place(place: Place) -> Contents:
-    """Return the decoded files that lie in a place, checked."""
-    if place.files:
-        files = {name: read_file(path) for name, path in place.files.items()}
+def read_location(location: Location) -> Contents:
+    """Return the decoded files that lie in a location, checked."""
+    if location.files:
+        files = {name: read_file(path) for name, path in location.files.items()}
     else:
-        files = read_archive(place.path, place.spec.files)
-        if md5_of(place.path) in place.spec.archives.values():
-            return Contents(place, files, official=True)
-    found = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
-    _refuse_renamed(place, found)
-    expected = _manifest(place) or place.spec.sha256
-    wrong = [name for name in files if found[name] != expected.get(name)]
-    if wrong and (place.stored or _one_broken(place.spec, files, wrong)):
+        files = read_archive(location.path, location.spec.files)
+        if md5_of(location.path) in location.spec.archives.values():
+            return Contents(location, files, official=True)
+    checksums = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+    _refuse_renamed(location, checksums)
+    expected = _stored_checksums(location) or location.spec.sha256
+    mismatched = [name for name in files if checksums[name] != expected.get(name)]
+    if mismatched and (location.stored or _is_damaged(location.spec, files, mismatched)):
         raise DataError(
-            f"{place.path}: {', '.join(wrong)} fails its checksum, so it is damaged; remove {place.path} and run: "
-            f"fedpm data get {place.spec.name}"
+            f"{location.path}: {', '.join(mismatched)} fails its checksum, so it is damaged; "
+            f"remove {location.path} and run: fedpm data get {location.spec.name}"
         )
-    return Contents(place, files, official=not wrong)
+    return Contents(location, files, official=not mismatched)
 
 
-def _folders(spec: Spec, root: Path) -> list[Place]:
-    places = []
-    for folder in _candidates(spec, root):
-        files = {name: path for name in spec.files if (path := _spelled(folder, name))}
+def _in_folders(spec: Spec, root: Path) -> list[Location]:
+    locations = []
+    for folder in _candidate_folders(spec, root):
+        files = {name: path for name in spec.files if (path := _find_file(folder, name))}
         if len(files) == len(spec.files):
-            places.append(Place(spec, folder, files))
-    return places
+            locations.append(Location(spec, folder, files))
+    return locations
 
 
-def _archives(spec: Spec, root: Path) -> list[Place]:
-    folders = [root, *_candidates(spec, root)]
+def _in_archives(spec: Spec, root: Path) -> list[Location]:
+    folders = [root, *_candidate_folders(spec, root)]
     paths = [path for folder in folders for pattern in spec.local_archives for path in sorted(folder.glob(pattern))]
     paths.sort(key=lambda path: path.name not in spec.archives)  # the official name before a subset's
-    return [Place(spec, path, {}) for path in paths]
+    return [Location(spec, path, {}) for path in paths]
 
 
-def _candidates(spec: Spec, root: Path) -> list[Path]:
+def _candidate_folders(spec: Spec, root: Path) -> list[Path]:
     return [f for pattern in spec.folders for f in ([root] if pattern == "." else sorted(root.glob(pattern)))]
 
 
-def _spelled(folder: Path, name: str) -> Path | None:
+def _find_file(folder: Path, name: str) -> Path | None:
     """Return the file of a folder that has this name, gzipped or not, or as older copies spell it."""
     names = [spelling + end for spelling in (name, name.replace("-idx", ".idx")) for end in ("", ".gz")]
     return next((folder / n for n in names if (folder / n).exists()), None)
 
 
-def _refuse_renamed(place: Place, found: Mapping[str, str]) -> None:
-    for name, checksum in found.items():
-        home = KNOWN.get(checksum, (place.spec.name, name))
-        if home != (place.spec.name, name):
-            path = place.files.get(name, place.path)
-            raise DataError(f"{path}: holds {home[1]} of {home[0]}, not what its name says: give it its own name back")
+def _refuse_renamed(location: Location, checksums: Mapping[str, str]) -> None:
+    for name, checksum in checksums.items():
+        dataset, file = FILE_BY_SHA256.get(checksum, (location.spec.name, name))
+        if (dataset, file) != (location.spec.name, name):
+            path = location.files.get(name, location.path)
+            raise DataError(f"{path}: holds {file} of {dataset}, not what its name says: give it its own name back")
 
 
-def _one_broken(spec: Spec, files: Mapping[str, bytes], wrong: Sequence[str]) -> bool:
+def _is_damaged(spec: Spec, files: Mapping[str, bytes], mismatched: Sequence[str]) -> bool:
     """Tell damage from other data in the same form: beside official files, one of the official size is damaged."""
-    return len(wrong) < len(files) and any(len(files[name]) == _official_size(spec, name) for name in wrong)
+    return len(mismatched) < len(files) and any(len(files[name]) == _official_size(spec, name) for name in mismatched)
 
 
 def _official_size(spec: Spec, name: str) -> int:
@@ -136,24 +136,24 @@ def _official_size(spec: Spec, name: str) -> int:
     return 16 + count * height * width if name == names[0] else 8 + count
 
 
-def _manifest(place: Place) -> dict[str, str]:
+def _stored_checksums(location: Location) -> dict[str, str]:
     """Return the checksums of stored files."""
-    if not place.stored:
+    if not location.stored:
         return {}
     try:
-        checksums: dict[str, str] = json.loads((place.path / MANIFEST).read_bytes())["sha256"]
+        checksums: dict[str, str] = json.loads((location.path / MANIFEST).read_bytes())["sha256"]
     except (OSError, ValueError, KeyError, TypeError):
         raise DataError(
-            f"{place.path / MANIFEST}: cannot be understood; remove {place.path} and get it again"
+            f"{location.path / MANIFEST}: cannot be understood; remove {location.path} and get it again"
         ) from None
     return checksums
 
 
-def _absent(spec: Spec, root: Path) -> str:
-    for folder in _candidates(spec, root):
-        there = [name for name in spec.files if _spelled(folder, name)]
-        if there:
-            missing = ", ".join(name for name in spec.files if name not in there)
+def _absence_message(spec: Spec, root: Path) -> str:
+    for folder in _candidate_folders(spec, root):
+        present = [name for name in spec.files if _find_file(folder, name)]
+        if present:
+            missing = ", ".join(name for name in spec.files if name not in present)
             return f"{folder} holds only a part of {spec.title}: {missing} is missing; run: fedpm data get {spec.name}"
     pickles = root.glob(f"{spec.title.lower()}-*py*") if spec.label_bytes else ()  # what torchvision leaves of CIFAR
     for pickled in pickles:

@@ -13,10 +13,10 @@ from fedpm.data.partition import Indices, histogram
 from fedpm.errors import DataError
 from fedpm.files import write_atomically
 
-_EACH = 10  # examples of a class
+_EXAMPLES_PER_CLASS = 10
 
 
-def save(dataset: Dataset, parts: list[Indices] | None, path: Path) -> None:
+def save_picture(dataset: Dataset, parts: list[Indices] | None, path: Path) -> None:
     """Write a PNG with the contact sheet, and with the clients' class histograms where a split is given."""
     if path.suffix.lower() != ".png":
         raise DataError(f"{path}: the picture is a PNG, so its name should end in .png")
@@ -42,17 +42,17 @@ def contact_sheet(dataset: Dataset, figure: Figure | SubFigure) -> None:
         axes.text(0.5, 0.5, f"inputs of shape {dataset.input_shape} have no picture", ha="center")
         axes.axis("off")
         return
-    rows, labels = _rows(dataset)
+    rows, labels = _class_rows(dataset)
     axes.imshow(rows, cmap="gray", interpolation="nearest")
     height = dataset.input_shape[1]
     axes.set_xticks([])
     axes.set_yticks(height * (np.arange(len(labels)) + 0.5) - 0.5, labels, fontsize=7)
 
 
-def _rows(dataset: Dataset) -> tuple[npt.NDArray[np.float32], list[str]]:
+def _class_rows(dataset: Dataset) -> tuple[npt.NDArray[np.float32], list[str]]:
     """Return one image of all examples, and the name of the classes of each row."""
     classes, side = len(dataset.classes), 1 if len(dataset.classes) <= 10 else 5
-    tiles = [_examples(dataset, label) for label in range(classes)]
+    tiles = [_example_strip(dataset, label) for label in range(classes)]
     tiles += [np.zeros_like(tiles[0])] * (-classes % side)
     rows = [np.concatenate(tiles[start : start + side], axis=1) for start in range(0, classes, side)]
     names = [" ".join(dataset.classes[start : start + side]) for start in range(0, classes, side)]
@@ -60,14 +60,14 @@ def _rows(dataset: Dataset) -> tuple[npt.NDArray[np.float32], list[str]]:
     return (sheet[..., 0] if sheet.shape[-1] == 1 else sheet), names
 
 
-def _examples(dataset: Dataset, label: int) -> npt.NDArray[np.float32]:
+def _example_strip(dataset: Dataset, label: int) -> npt.NDArray[np.float32]:
     """Return the first examples of a class side by side, (H, W·10, C) in [0, 1]."""
     channels, height, width = dataset.input_shape
-    chosen = dataset.train.x[np.flatnonzero(dataset.train.y == label)[:_EACH]]
+    chosen = dataset.train.x[np.flatnonzero(dataset.train.y == label)[:_EXAMPLES_PER_CLASS]]
     scaled = chosen / 255 if chosen.dtype == np.uint8 else np.clip((chosen + 1) / 2, 0, 1)
-    strip = np.zeros((_EACH, channels, height, width), np.float32)
+    strip = np.zeros((_EXAMPLES_PER_CLASS, channels, height, width), np.float32)
     strip[: len(chosen)] = scaled
-    return strip.transpose(2, 0, 3, 1).reshape(height, _EACH * width, channels)
+    return strip.transpose(2, 0, 3, 1).reshape(height, _EXAMPLES_PER_CLASS * width, channels)
 
 
 def draw_split(dataset: Dataset, parts: list[Indices], figure: Figure | SubFigure) -> None:

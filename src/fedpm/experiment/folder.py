@@ -1,29 +1,44 @@
 """The run folder: what a run leaves on disk, and how another process takes it up again.
 
-After every round a line is appended to ``rounds.jsonl`` and then the state is replaced in one step. A kill
-between the two leaves a line too many, which ``resume`` drops: the state decides.
+After every round a line is appended to ``rounds.jsonl`` and then the state is replaced in one step, each safely on
+disk before the next. A kill or a power cut between the two leaves a line too many, which ``resume`` drops: the state
+decides. The state has a checksum, and holds the settings that it came of.
 """
 
+import hashlib
 import json
-from dataclasses import fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from types import TracebackType
+from typing import IO, Any, Self
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from fedpm import config as configs
-from fedpm.config import Config
 from fedpm.errors import ArtifactError
-from fedpm.files import write_atomically
+from fedpm.experiment.record import RoundRecord, Summary
+from fedpm.files import append_durably, make_folder, remove_temporary, write_atomically
+from fedpm.methods.base import Arrays
 
-S = TypeVar("S")
-Record = dict[str, Any]
+VERSION = "2"
+"""Of checkpoints."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a checkpoint came of: network and data, the settings that results depend on, and how many rounds."""
+
+    identity: str
+    settings: dict[str, Any]
+    round: int = 0
 
 
 class RunFolder:
-    """A folder with config.toml, rounds.jsonl, checkpoint/, and at the end summary.json and the model."""
+    """A folder with config.toml, rounds.jsonl, checkpoint/, and at the end summary.json and the model.
+
+    It is locked while it is open: ``with RunFolder.open(path) as folder``.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -32,29 +47,44 @@ class RunFolder:
         self._lock: IO[bytes] | None = None
 
     @classmethod
-    def create(cls, path: Path, config: Config) -> "RunFolder":
+    def create(cls, path: Path, config: str) -> Self:
         """Start a new folder; one that holds anything is refused, so results are never overwritten."""
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        if path.exists() and not _empty(path):
             raise ArtifactError(
                 f"{path} exists and is not empty: choose another --out, or continue that run with --resume {path}"
             )
         folder = cls(path)
-        folder._state.parent.mkdir(parents=True, exist_ok=True)
-        folder.lock()
-        write_atomically(path / "config.toml", configs.to_toml(config).encode())
-        folder._rounds.touch()
+        make_folder(folder._state.parent)
+        folder._take_lock()
+        remove_temporary(path)
+        write_atomically(folder._rounds, b"")
+        write_atomically(folder.config_file, config.encode())  # last: with it, there is a run to resume
         return folder
 
     @classmethod
-    def open(cls, path: Path) -> "RunFolder":
+    def open(cls, path: Path) -> Self:
         """Open the folder of an earlier run."""
-        if not (path / "config.toml").is_file():
-            raise ArtifactError(f"{path} is not a run folder: it has no config.toml; give the folder that --out named")
         folder = cls(path)
-        folder.lock()
+        if not folder.config_file.is_file():
+            begun = path.is_dir() and any(path.iterdir()) and _empty(path)
+            remedy = (
+                f"its run ended before it began; start it with --out {path}" if begun else "give the folder of a run"
+            )
+            raise ArtifactError(f"{path} is not a run folder, for it has no config.toml: {remedy}")
+        folder._take_lock()
+        for below in (path, folder._state.parent):
+            remove_temporary(below)
         return folder
 
-    def lock(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _take_lock(self) -> None:
         """Keep other processes from writing here; the system drops the lock when this process ends."""
         try:
             import fcntl
@@ -64,59 +94,127 @@ class RunFolder:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            self.close()
             raise ArtifactError(f"{self.path} is in use by another process: wait for that run, or end it") from None
 
     def close(self) -> None:
         """Let other processes write here."""
         if self._lock is not None:
             self._lock.close()
+            self._lock = None
 
-    def config(self) -> Config:
-        """Return the configuration of the run."""
-        return configs.load(self.path / "config.toml")
+    @property
+    def config_file(self) -> Path:
+        """Where the configuration of the run is."""
+        return self.path / "config.toml"
 
-    def append(self, record: Record) -> None:
+    def append(self, record: RoundRecord) -> None:
         """Add a round to the log."""
-        with self._rounds.open("a") as file:
-            file.write(json.dumps(record, allow_nan=False) + "\n")
+        append_durably(self._rounds, (json.dumps(record, allow_nan=False) + "\n").encode())
 
-    def records(self) -> list[Record]:
-        """Return the logged rounds."""
-        return [json.loads(line) for line in self._rounds.read_text().splitlines()]
+    def records(self, count: int | None = None) -> list[RoundRecord]:
+        """Return the logged rounds, or the first ``count`` of them."""
+        lines = self._rounds.read_bytes().split(b"\n") if self._rounds.exists() else []
+        try:
+            records: list[RoundRecord] = [json.loads(line) for line in lines[:count] if line]
+            if any(record["round"] != number for number, record in enumerate(records, 1)):
+                raise ValueError("rounds are out of order")
+        except (ValueError, TypeError, KeyError) as error:
+            raise ArtifactError(
+                f"{self._rounds}: a line is damaged ({error}); restore the file from a copy, or start anew"
+            ) from None
+        return records
 
-    def save_state(self, state: Any, identity: str) -> None:
-        """Replace the checkpoint; ``identity`` tells network and data from others."""
-        tensors = {field.name: np.asarray(getattr(state, field.name)) for field in fields(state)}
-        write_atomically(self._state, save(tensors, {"identity": identity}))
+    def save_state(self, arrays: Arrays, origin: Origin) -> None:
+        """Replace the checkpoint after a round."""
+        whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+        about = {"version": VERSION, "origin": json.dumps(vars(origin), sort_keys=True)}
+        write_atomically(self._state, save(whole, {**about, "checksum": _checksum(whole, about)}))
 
-    def load_state(self, initial: S, identity: str) -> S:
-        """Return the last checkpoint (or the initial state), and cut the log to the rounds it includes."""
-        state = initial
+    def load_state(self, origin: Origin) -> tuple[Arrays | None, list[RoundRecord]]:
+        """Return the last checkpoint, None if there is none, and the records of the rounds that it includes.
+
+        ``origin`` is what the run should have come of; the round is the checkpoint's to say.
+        """
+        arrays, done = None, 0
         if self._state.exists():
-            try:
-                with safe_open(self._state, "np") as file:
-                    found = (file.metadata() or {}).get("identity")
-                    values = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            except (SafetensorError, OSError) as error:
-                raise ArtifactError(f"{self._state}: the checkpoint cannot be read ({error})") from None
-            if found != identity:
-                raise ArtifactError(f"{self.path}: this run was started with another network or other data; give those")
-            wanted = {field.name for field in fields(initial)}  # type: ignore[arg-type]
-            if set(values) != wanted:
-                held, due = (", ".join(sorted(names)) for names in (values, wanted))
-                raise ArtifactError(
-                    f"{self._state}: the checkpoint is of another version of fedpm, for it holds {held} instead of "
-                    f"{due}; continue it with that version, or start anew in another folder"
-                )
-            state = type(initial)(**{n: v if v.ndim else v.item() for n, v in values.items()})
-        done: int = state.round  # type: ignore[attr-defined]
-        lines = self._rounds.read_text().splitlines()[:done] if self._rounds.exists() else []
-        if len(lines) < done:
-            raise ArtifactError(f"{self._rounds} holds {len(lines)} rounds, but the checkpoint is of round {done}")
-        write_atomically(self._rounds, "".join(line + "\n" for line in lines).encode())
-        return state
+            arrays, about = self._read_state()
+            done = self._checked(about, origin)
+        records = self.records(done)
+        if len(records) < done:
+            raise ArtifactError(
+                f"{self._rounds} holds {len(records)} rounds, but the checkpoint is of round {done}; restore the file "
+                "from a copy, or start anew"
+            )
+        lines = "".join(json.dumps(record, allow_nan=False) + "\n" for record in records)
+        write_atomically(self._rounds, lines.encode())
+        return arrays, records
 
-    def finish(self, summary: Record, name: str, model: bytes) -> None:
+    def _checked(self, about: dict[str, str], wanted: Origin) -> int:
+        """Return the round of a checkpoint, or raise ArtifactError if it came of something else."""
+        found = Origin(**json.loads(about["origin"]))
+        if found.identity != wanted.identity:
+            raise ArtifactError(f"{self.path}: this run was started with another network or other data; give those")
+        keys = sorted({*found.settings, *wanted.settings} - {"rounds"})  # more rounds are welcome
+        changed = [
+            f"{key} = {wanted.settings.get(key)!r} instead of {found.settings.get(key)!r}"
+            for key in keys
+            if found.settings.get(key) != wanted.settings.get(key)
+        ]
+        if changed:
+            raise ArtifactError(
+                f"{self.config_file} was changed since the run began ({'; '.join(changed)}): put that back, or start "
+                "anew in another folder"
+            )
+        return found.round
+
+    def _read_state(self) -> tuple[Arrays, dict[str, str]]:
+        try:
+            with safe_open(self._state, "np") as file:
+                arrays: Arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+                about = dict(file.metadata() or {})
+        except (SafetensorError, OSError) as error:
+            raise ArtifactError(f"{self._state}: the checkpoint cannot be read ({error})") from None
+        if about.get("version") != VERSION:
+            raise self.wrong_state()
+        if about.pop("checksum", "") != _checksum(arrays, about):
+            raise ArtifactError(
+                f"{self._state}: the checkpoint fails its checksum, so it was damaged; restore it from a copy, or "
+                "start anew in another folder"
+            )
+        return arrays, about
+
+    def wrong_state(self) -> ArtifactError:
+        """Return the error for a checkpoint that holds something else than the method needs."""
+        return ArtifactError(
+            f"{self._state}: the checkpoint is of another version of fedpm or of another method; continue it with that "
+            "version, or start anew in another folder"
+        )
+
+    def write_json(self, name: str, content: Any, *, indent: int | None = None) -> None:
+        """Write a file of facts about the run."""
+        text = json.dumps(content, indent=indent, allow_nan=False) + "\n"
+        write_atomically(self.path / name, text.encode())
+
+    def finish(self, summary: Summary, name: str, model: bytes) -> None:
         """Write the results; the summary comes last and marks the run as complete."""
         write_atomically(self.path / name, model)
-        write_atomically(self.path / "summary.json", (json.dumps(summary, indent=2, allow_nan=False) + "\n").encode())
+        self.write_json("summary.json", summary, indent=2)
+
+
+def _empty(path: Path) -> bool:
+    """Return whether a folder holds nothing but what a run leaves that was killed before it began."""
+    if not path.is_dir():
+        return False
+    names = {file.name for file in path.iterdir() if not (file.name.startswith(".") and file.suffix == ".tmp")}
+    rounds = path / "rounds.jsonl"
+    begun = not rounds.exists() or not rounds.stat().st_size
+    return names <= {".lock", "checkpoint", "rounds.jsonl"} and begun and not any((path / "checkpoint").glob("*"))
+
+
+def _checksum(arrays: Arrays, about: dict[str, str]) -> str:
+    digest = hashlib.blake2b(json.dumps(about, sort_keys=True).encode(), digest_size=16)
+    for name, array in sorted(arrays.items()):
+        digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()

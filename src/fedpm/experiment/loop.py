@@ -1,219 +1,165 @@
 """The round loop, which exists here and nowhere else, and what a run gives."""
 
-import time
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from importlib.metadata import version
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-import torch
 from torch import nn
 
-from fedpm.config import Config, settings_of
-from fedpm.config.sections import FlowerConfig
-from fedpm.data.datasets import Dataset
-from fedpm.engines.base import Engine, Task
-from fedpm.experiment.build import OWN, Experiment, build, start_engine
-from fedpm.experiment.folder import Record, RunFolder
-from fedpm.experiment.participation import participants
-from fedpm.experiment.record import layers, observed, of_theta, versions
-from fedpm.experiment.round import Exchange, finite
-from fedpm.methods.base import Algorithm
+from fedpm.data.partition import histogram
+from fedpm.engines.base import Engine
+from fedpm.errors import ConfigError
+from fedpm.experiment.build import Experiment
+from fedpm.experiment.folder import Origin, RunFolder
+from fedpm.experiment.observers import Observer, TensorBoard
+from fedpm.experiment.record import RoundRecord, Summary
+from fedpm.experiment.round import run_round
+from fedpm.experiment.statistics import layers, versions
 from fedpm.model.export import Weights
 from fedpm.model.file import Model
-from fedpm.privacy.budget import Ledger, check_resumable
-from fedpm.training.evaluation import evaluate
-from fedpm.training.local import threads
+from fedpm.privacy.budget import Ledger
 
-_NO_PROVENANCE: dict[str, Any] = {
-    **dict.fromkeys(("workers", "engine", "tensorboard", "flower"), True),
-    "data": {"dir", "path"},
-}
-"""Settings that change no result, and paths, which are nobody else's business."""
+_CLIENTS = 1000  # whose classes are written down, at most
 
 
 @dataclass(frozen=True)
 class Result:
     """What a run gives: the trained network, its model file, a summary, and a record a round.
 
-    The file is a seed and a mask, or of algorithms that train weights, those.
+    The file is a seed and a mask, or of methods that train weights, those.
     """
 
     model: nn.Module
     file: Model | Weights
-    summary: Record
-    rounds: list[Record]
+    summary: Summary
+    rounds: list[RoundRecord]
 
 
-def run(
-    config: Config,
-    *,
-    net: nn.Module | None = None,
-    data: Dataset | None = None,
-    frozen: Collection[str] = (),
-    remote: bool = False,
-    out: Path | str | None = None,
-    on_round: Callable[[Record], None] = lambda record: None,
-    start: Callable[[Experiment], Engine] | None = None,
-) -> Result:
-    """Train, and return the result; with ``out`` also leave a run folder that can be resumed.
-
-    Args:
-        config: the settings.
-        net: a network of your own, instead of ``model.name``.
-        data: a data set of your own (``fedpm.dataset``), instead of ``data.name``.
-        frozen: parameters or modules of ``net`` that keep their value, unmasked.
-        remote: clients hold data of their own, and ``data`` is what the server chooses and tests on.
-        out: the run folder; it must be new or empty.
-        on_round: called with the record of each round as it ends.
-        start: starts another engine than ``config.engine`` names.
-    """
-    experiment = build(config, net=net, data=data, frozen=frozen, remote=remote)
-    folder = None if out is None else RunFolder.create(Path(out), experiment.config)
-    return _train(experiment, folder, on_round, start or start_engine)
-
-
-def resume(
-    folder: Path | str,
-    *,
-    net: nn.Module | None = None,
-    data: Dataset | None = None,
-    frozen: Collection[str] = (),
-    workers: int | Literal["auto"] | None = None,
-    flower: FlowerConfig | None = None,
-    remote: bool = False,
-    on_round: Callable[[Record], None] = lambda record: None,
-    start: Callable[[Experiment], Engine] | None = None,
-) -> Result:
-    """Continue the run of a folder; it ends in the same model as an undisturbed run."""
-    opened = RunFolder.open(Path(folder))
-    changes = {"workers": workers, "flower": flower}
-    config = opened.config().model_copy(update={key: value for key, value in changes.items() if value is not None})
-    check_resumable(config)
-    experiment = build(config, net=net, data=data, frozen=frozen, remote=remote)
-    return _train(experiment, opened, on_round, start or start_engine)
-
-
-def _train(
+def train(
     experiment: Experiment,
     folder: RunFolder | None,
-    on_round: Callable[[Record], None],
+    on_round: Observer,
     start: Callable[[Experiment], Engine],
 ) -> Result:
-    """The round loop."""
-    algorithm, config = experiment.algorithm, experiment.config
-    identity = experiment.identity()
-    state = algorithm.init()
-    records: list[Record] = []
-    if folder is not None:
-        state = folder.load_state(state, identity)
-        records = folder.records()
-    ledger = Ledger(config, (record["clients"] for record in records))
-    on_round = observed(on_round, experiment, folder.path if folder else None, state.round)
-    engine = start(experiment)
-    try:
-        while state.round < config.rounds and ledger.affords(participants(config, state.round + 1)):
-            state, record = _round(experiment, engine, state)
-            record |= ledger.charge(record["clients"])
+    """Run the rounds that are left, and return the result."""
+    method = experiment.method
+    origin = experiment.origin()
+    state, records = _resumed(experiment, folder, origin)
+    ledger = Ledger(experiment.guarantee, (record["clients"] for record in records))
+    observers = [*_observers(experiment, folder, state.round), on_round]
+    with _running(start, experiment) as engine:
+        while state.round < experiment.rounds and ledger.affords(experiment.participation.of(state.round + 1)):
+            state, record = run_round(experiment, engine, state)
+            spent = ledger.charge(record["clients"])
+            if spent is not None:
+                record["epsilon"] = spent
             records.append(record)
             if folder is not None:
                 folder.append(record)
-                folder.save_state(state, identity)
-            on_round(record)
-    finally:
-        engine.close()
+                folder.save_state(method.to_arrays(state), replace(origin, round=state.round))
+            for observer in observers:
+                observer(record)
     result = _finish(experiment, state, records, ledger.statement())
     if folder is not None:
         folder.finish(result.summary, result.file.name, result.file.to_bytes())
     return result
 
 
-def _round(experiment: Experiment, engine: Engine, state: Any) -> tuple[Any, Record]:
-    """One round: sample clients, broadcast, train, aggregate, evaluate."""
-    started = time.perf_counter()
-    algorithm, config = experiment.algorithm, experiment.config
-    number = state.round + 1
-    chosen = participants(config, number)
-    tasks, ideal_bits = _tasks(algorithm, state, chosen)
-    exchange = Exchange(chosen, sum(len(task.broadcast) for task in tasks), ideal_bits, quorum=config.quorum)
-    replies = engine.run(number, tasks)
-    state = algorithm.aggregate(state, exchange.accepted(algorithm, state, replies))
-    record = {"round": number, **_scores(experiment, state), **exchange.figures(algorithm.masked.size)}
-    record |= of_theta(algorithm, state)
-    return state, {**record, "seconds": round(time.perf_counter() - started, 3)}
+@contextmanager
+def _running(start: Callable[[Experiment], Engine], experiment: Experiment) -> Iterator[Engine]:
+    engine = start(experiment)
+    try:
+        yield engine
+    finally:
+        engine.close()
 
 
-def _tasks(algorithm: Algorithm[Any, Any], state: Any, chosen: list[int]) -> tuple[list[Task], float]:
-    """Return each client's broadcast, one that builds on what it holds if it can, and the ideal bits of them all."""
-    held = algorithm.holders(state)
-    since = [held.get(client) for client in chosen]
-    forms = {round: algorithm.broadcast(state, since=round) for round in set(since)}
-    memory = algorithm.memory(state)
-    tasks = [Task(c, forms[s].payload, memory if s else b"") for c, s in zip(chosen, since, strict=True)]
-    return tasks, sum(forms[s].ideal_bits for s in since)
+def _resumed(experiment: Experiment, folder: RunFolder | None, origin: Origin) -> tuple[Any, list[RoundRecord]]:
+    """Return the state and the records of a folder, or those before the first round."""
+    arrays, records = folder.load_state(origin) if folder else (None, [])
+    if folder is None or arrays is None:
+        return experiment.method.init(), []
+    try:
+        return experiment.method.from_arrays(arrays), records
+    except (KeyError, ValueError):
+        raise folder.wrong_state() from None
 
 
-def _scores(experiment: Experiment, state: Any) -> Record:
-    """Score every mode on validation data, and on test data only the mode chosen there."""
-    algorithm = experiment.algorithm
-    device = torch.device(experiment.config.device)
-    with threads(experiment.config.local.threads):
-        found = {m: evaluate(algorithm.network(state, m), experiment.validation, device) for m in algorithm.modes}
-        best = max(algorithm.final_modes, key=lambda mode: found[mode].rank)
-        test = evaluate(algorithm.network(state, best), experiment.dataset.test, device)
-    return {
-        "accuracy": test.accuracy,
-        "loss": finite(test.loss),
-        "mode": best,
-        "validation_accuracy": {mode: score.accuracy for mode, score in found.items()},
-    }
+def _observers(experiment: Experiment, folder: RunFolder | None, done: int) -> list[Observer]:
+    """Write what is known before the first round, and return who is told of each round beside the caller."""
+    if folder is not None:
+        _write_classes(folder, experiment)
+    if not experiment.tensorboard:
+        return []
+    if folder is None:
+        raise ConfigError("tensorboard = true writes into the run folder: give one, out=…")
+    return [TensorBoard(folder.path, done)]
 
 
-def _finish(experiment: Experiment, state: Any, records: list[Record], privacy: Record) -> Result:
+def _write_classes(folder: RunFolder, experiment: Experiment) -> None:
+    """Write how many examples of each class each client holds, unless only the clients themselves know."""
+    clients = experiment.clients
+    if sum(map(len, clients.parts)) > len(clients.train):
+        return  # the data of one place, which stand for those of every client
+    classes = experiment.dataset.classes
+    counts = histogram(clients.train.y, list(clients.parts[:_CLIENTS]), len(classes))
+    content = {"classes": list(classes), "clients": len(clients.parts), "counts": counts.tolist()}
+    folder.write_json("clients.json", content)
+
+
+def _finish(experiment: Experiment, state: Any, records: list[RoundRecord], privacy: dict[str, Any]) -> Result:
     """Make the final model and sum the run up; ``privacy`` is what the run guarantees, if anything."""
-    algorithm, config, last = experiment.algorithm, experiment.config, records[-1]
+    method, last = experiment.method, records[-1]
     file = _model_file(experiment, state, last, privacy)
     size = len(file.to_bytes())
-    summary = {
-        **{key: last[key] for key in ("accuracy", "loss", "mode", "validation_accuracy")},
-        "algorithm": config.algorithm,
+    network = method.network
+    summary: Summary = {
+        "accuracy": last["accuracy"],
+        "loss": last["loss"],
+        "mode": last["mode"],
+        "validation_accuracy": last["validation_accuracy"],
+        "algorithm": experiment.algorithm,
         "rounds": len(records),
-        "parameters": algorithm.masked.size,
+        "parameters": network.size,
         "uplink_bytes": sum(record["uplink_bytes"] for record in records),
         "downlink_bytes": sum(record["downlink_bytes"] for record in records),
         "uplink_bpp": sum(record["uplink_bpp"] for record in records) / len(records),
         "downlink_bpp": sum(record["downlink_bpp"] for record in records) / len(records),
-        "layers": layers(algorithm.masked, algorithm.mask(state, last["mode"])),
+        "layers": layers(network, method.mask(state, last["mode"])),
         "model_bytes": size,
-        "model_bpp": 8 * size / algorithm.masked.size,
+        "model_bpp": 8 * size / network.size,
         "seconds": round(sum(record["seconds"] for record in records), 3),
-        **privacy,
+        **privacy,  # type: ignore[typeddict-item]
         "versions": versions(),
     }
-    return Result(file.module(algorithm.masked.net if config.model.name == OWN else None), file, summary, records)
+    return Result(file.module(None if experiment.network_name else network.net), file, summary, records)
 
 
-def _model_file(experiment: Experiment, state: Any, last: Record, privacy: Record) -> Model | Weights:
+def _model_file(experiment: Experiment, state: Any, last: RoundRecord, privacy: dict[str, Any]) -> Model | Weights:
     """Return the final model as it is shipped."""
-    algorithm, config, dataset = experiment.algorithm, experiment.config, experiment.dataset
+    method, dataset = experiment.method, experiment.dataset
     provenance = {
-        "config": settings_of(config, _NO_PROVENANCE),
+        "config": experiment.provenance,
         "data": dataset.name,
         "fedpm": version("fedpm"),
-        **{key: last[key] for key in ("round", "mode", "accuracy", "validation_accuracy")},
+        "round": last["round"],
+        "mode": last["mode"],
+        "accuracy": last["accuracy"],
+        "validation_accuracy": last["validation_accuracy"],
         **privacy,
     }
-    mask = algorithm.mask(state, last["mode"])
+    mask = method.mask(state, last["mode"])
     if mask is None:
-        return Weights(algorithm.network(state, last["mode"]), provenance)
+        return Weights(method.module(state, last["mode"]), provenance)
     return Model.make(
-        algorithm.masked,
+        method.network,
         mask.astype(np.uint8),
-        state.stats,
-        seed=config.seed,
-        network=None if config.model.name == OWN else config.model.name,
+        method.stats(state),
+        seed=experiment.seed,
+        network=experiment.network_name,
         input_shape=dataset.input_shape,
         input_dtype="int64" if dataset.train.x.dtype == np.int64 else "float32",
         classes=dataset.classes,

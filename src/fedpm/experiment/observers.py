@@ -1,13 +1,19 @@
-"""A run's figures as TensorBoard events: extra ``tensorboard``, setting ``tensorboard = true``."""
+"""Who else is told of each round: TensorBoard, with the extra ``tensorboard`` and the setting of that name."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedpm.errors import ConfigError
+from fedpm.experiment.record import RoundRecord
 
 _SCALARS = ("accuracy", "loss", "train_loss", "uplink_bpp", "downlink_bpp", "uplink_bytes", "downlink_bytes", "seconds")
+
+
+Observer = Callable[[RoundRecord], None]
+"""What is called with the record of each round as it ends."""
 
 
 class TensorBoard:
@@ -20,12 +26,12 @@ class TensorBoard:
             raise ConfigError("tensorboard = true needs one more package: pip install 'fedpm[tensorboard]'") from None
         self._writer: Any = SummaryWriter(str(folder / "tensorboard"), purge_step=done + 1)
 
-    def __call__(self, record: dict[str, Any]) -> None:
+    def __call__(self, record: RoundRecord) -> None:
         """Write a round's scalars, the histogram of θ, and the mean of θ in each layer."""
         number, write = record["round"], self._writer.add_scalar
         for name in _SCALARS:
-            if record.get(name) is not None:
-                write(name, record[name], number)
+            if (value := record.get(name)) is not None:
+                write(name, value, number)
         for mode, value in record["validation_accuracy"].items():
             write(f"validation_accuracy/{mode}", value, number)
         for layer, value in enumerate(record.get("theta_layers", [])):

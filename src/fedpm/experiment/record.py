@@ -1,81 +1,100 @@
-"""What a run records about itself beside scores and traffic, for reports: θ, layers, and who holds which classes."""
+"""What a run writes down: a record of each round, and a summary (docs/records.md)."""
 
-import json
-import platform
-from collections.abc import Callable
-from importlib.metadata import version
-from pathlib import Path
-from typing import Any
-
-import numpy as np
-
-from fedpm.data.partition import histogram
-from fedpm.errors import ConfigError
-from fedpm.experiment.build import Experiment
-from fedpm.experiment.observers import TensorBoard
-from fedpm.files import write_atomically
-from fedpm.methods.base import Algorithm
-from fedpm.model.masking import MaskedNetwork, Vector
-from fedpm.wire.masks import Mask
-
-LEVELS = 21
-"""Bins of the histogram of θ, around 0, 0.05, …, 1: θ is a fraction of few masks, and 0 and 1 are where it gathers."""
-_CLIENTS = 1000  # whose classes are written down, at most
+from typing import Any, NotRequired, TypedDict
 
 
-def observed(
-    on_round: Callable[[dict[str, Any]], None], experiment: Experiment, folder: Path | None, done: int
-) -> Callable[[dict[str, Any]], None]:
-    """Write what is known before the first round, and return what takes each record: the boards, then ``on_round``."""
-    if folder is not None:
-        _write_classes(folder, experiment)
-    if not experiment.config.tensorboard:
-        return on_round
-    if folder is None:
-        raise ConfigError("tensorboard = true writes into the run folder: give one, out=…")
-    board = TensorBoard(folder, done)
+class RoundRecord(TypedDict):
+    """A line of ``rounds.jsonl``. Bytes are those of all clients of the round; bpp are bits per parameter."""
 
-    def both(record: dict[str, Any]) -> None:
-        board(record)
-        on_round(record)
-
-    return both
-
-
-def of_theta(algorithm: Algorithm[Any, Any], state: Any) -> dict[str, Any]:
-    """Return the histogram of the global θ and its mean in each layer; nothing if weights are trained."""
-    theta = algorithm.mask(state, "expected")
-    if theta is None:
-        return {}
-    counts = np.bincount(np.rint(theta * (LEVELS - 1)).astype(np.int64), minlength=LEVELS)
-    return {"theta_histogram": counts.tolist(), "theta_layers": _means(algorithm.masked, theta)}
-
-
-def layers(masked: MaskedNetwork, mask: Mask | Vector | None) -> list[dict[str, Any]]:
-    """Return each layer's name and size, and the share of its weights that the final mask keeps."""
-    found: list[dict[str, Any]] = [{"name": part.name, "size": part.size} for part in masked.parts]
-    if mask is None:
-        return found
-    return [{**layer, "kept": kept} for layer, kept in zip(found, _means(masked, mask), strict=True)]
-
-
-def versions() -> dict[str, str]:
-    """Return what made the result: versions, and the kind of machine."""
-    found = {name: version(name) for name in ("fedpm", "torch", "numpy", "constriction")}
-    return {**found, "python": platform.python_version(), "machine": f"{platform.system()} {platform.machine()}"}
-
-
-def _write_classes(folder: Path, experiment: Experiment) -> None:
-    """Write how many examples of each class each client holds, unless only the clients themselves know."""
-    if sum(map(len, experiment.clients.parts)) > len(experiment.clients.train):
-        return  # the data of one place, which stand for those of every client
-    parts = list(experiment.clients.parts[:_CLIENTS])
-    classes = experiment.dataset.classes
-    counts = histogram(experiment.clients.train.y, parts, len(classes))
-    content = {"classes": list(classes), "clients": len(experiment.clients.parts), "counts": counts.tolist()}
-    write_atomically(folder / "clients.json", (json.dumps(content) + "\n").encode())
+    round: int
+    """The round's number, from 1."""
+    clients: list[int]
+    """Who was chosen."""
+    accuracy: float
+    """On test data, of the mode chosen on validation data."""
+    loss: float | None
+    """Mean cross-entropy there; null if it is not finite."""
+    mode: str
+    """Which network of the global state was best on validation data: sampled, thresholded or weights."""
+    validation_accuracy: dict[str, float]
+    """Of every mode."""
+    uplink_bytes: int
+    """Sent by clients, late uploads and those that could not be used included."""
+    downlink_bytes: int
+    """Sent to clients, what had to be sent again included."""
+    uplink_bpp: float
+    """Bits per parameter of an upload, the mean over the uploads that arrived."""
+    downlink_bpp: float
+    """Bits per parameter of a broadcast, the mean over the clients that were sent one."""
+    downlink_ideal_bpp: float
+    """What an ideal entropy coder would take for the broadcasts."""
+    rejected: dict[str, str]
+    """Clients whose upload could not be used, each with the reason."""
+    faults: dict[str, int]
+    """How many there were of each kind."""
+    seconds: float
+    """Of the whole round, by the clock."""
+    train_loss: NotRequired[float | None]
+    """Mean over clients of the loss of the last local epoch; not with privacy."""
+    uplink_ideal_bpp: NotRequired[float | None]
+    """What an ideal entropy coder would take for the uploads."""
+    uplink_paper_bpp: NotRequired[float | None]
+    """The paper's accounting of the uploads: the entropy of the symbols' frequencies."""
+    uplink_kl_bpp: NotRequired[float | None]
+    """KL(θ_k ‖ θ_g): the least that any coder with shared randomness could send (FedPM)."""
+    epsilon: NotRequired[float]
+    """ε spent so far, with privacy."""
+    theta_histogram: NotRequired[list[int]]
+    """Of the global θ around 0, 0.05, …, 1 (mask methods)."""
+    theta_layers: NotRequired[list[float]]
+    """The mean of the global θ in each layer (mask methods)."""
 
 
-def _means(masked: MaskedNetwork, values: Mask | Vector) -> list[float]:
-    bounds = np.cumsum([part.size for part in masked.parts])[:-1]
-    return [round(float(layer.mean(dtype=np.float64)), 6) for layer in np.split(values, bounds)]
+class Summary(TypedDict):
+    """``summary.json``: the last round's scores, and the whole run's traffic."""
+
+    accuracy: float
+    loss: float | None
+    mode: str
+    validation_accuracy: dict[str, float]
+    algorithm: str
+    rounds: int
+    """Rounds done."""
+    parameters: int
+    """Masked or trained parameters, d."""
+    uplink_bytes: int
+    downlink_bytes: int
+    uplink_bpp: float
+    """Mean over the rounds."""
+    downlink_bpp: float
+    """Mean over the rounds."""
+    layers: list[dict[str, Any]]
+    """Name and size of each layer, and the share of its weights that the final mask keeps."""
+    model_bytes: int
+    """Of the model file."""
+    model_bpp: float
+    """The same in bits per parameter."""
+    seconds: float
+    """Of all rounds."""
+    privacy: NotRequired[dict[str, Any]]
+    """What the run guarantees, with privacy."""
+    versions: dict[str, str]
+    """What made the result: versions, and the kind of machine."""
+
+
+def figures(record: RoundRecord) -> str:
+    """Return test accuracy, bits per parameter and client both ways, and the ε spent, if there is a budget."""
+    up, down = record["uplink_bpp"], record["downlink_bpp"]
+    spent = f"  ε {record['epsilon']:.2f}" if "epsilon" in record else ""
+    return f"accuracy {record['accuracy']:.3f}  up {up:.3f} bpp  down {down:.3f} bpp{spent}"
+
+
+def log_line(record: RoundRecord, rounds: int) -> str:
+    """Return a round as a line of a log."""
+    return f"round {record['round']}/{rounds}  {figures(record)}  {record['seconds']:.1f} s"
+
+
+def complaints(record: RoundRecord) -> list[str]:
+    """Return a sentence for each client whose upload was left out."""
+    rejected = record["rejected"].items()
+    return [f"round {record['round']}: left out the upload of client {client}: {reason}" for client, reason in rejected]

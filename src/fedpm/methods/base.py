@@ -1,18 +1,34 @@
-"""The protocol of an algorithm: small functions over an explicit state, and only bytes between the two sides.
+"""The protocol of a method: small functions over an explicit state, and only bytes between the two sides.
 
 state --broadcast--> bytes --client_update--> bytes --decode, aggregate--> state
 """
 
-from collections.abc import Iterable
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from torch import nn
+import numpy as np
+import numpy.typing as npt
 
-from fedpm.data.datasets import Shard
-from fedpm.model.masking import MaskedNetwork, Vector
+from fedpm.aggregation.base import Aggregator
+from fedpm.registry import Settings
 from fedpm.rng import Streams
+from fedpm.wire.coders.base import Coding
 from fedpm.wire.masks import Mask
+from fedpm.wire.theta import Vector
+
+if TYPE_CHECKING:  # parts are imported to list them, and torch takes a second
+    from torch import nn
+
+    from fedpm.data.datasets import Shard
+    from fedpm.model.masking import MaskedNetwork
+    from fedpm.training.local import Local
+    from fedpm.training.private import Private
+
+Arrays = dict[str, npt.NDArray[Any]]
+"""A state as a checkpoint holds it."""
 
 
 @dataclass(frozen=True)
@@ -25,28 +41,48 @@ class Broadcast:
 
 @dataclass(frozen=True)
 class ClientResult:
-    """What a client hands back: the bytes it sends, and figures for the log that are no part of the traffic.
-
-    ``resent`` counts what it had to be sent beyond its broadcast, because it did not hold the one before.
-    """
+    """What a client hands back: the bytes it sends, and figures for the log that are no part of the traffic."""
 
     payload: bytes
     metrics: dict[str, float] = field(default_factory=dict)
-    resent: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ingredients:
+    """What a method is built from; each takes what it needs.
+
+    Args:
+        network: the network, laid out as one flat vector.
+        seed: of the run.
+        local: how clients train.
+        aggregator: folds the updates of a round.
+        coding: codes masks; None for methods that send none.
+        private: what clients do for differential privacy, if anything.
+        per_round: clients of a round, K.
+        clients: all clients, N.
+        tables: the tables of settings that the method's spec names, nothing in them ``auto`` that ``tuned`` settles.
+    """
+
+    network: MaskedNetwork
+    seed: int
+    local: Local
+    aggregator: Aggregator
+    coding: Coding | None = None
+    private: Private | None = None
+    per_round: int = 1
+    clients: int = 1
+    tables: Mapping[str, Settings] = field(default_factory=dict)
 
 
 S = TypeVar("S")
 U = TypeVar("U")
 
 
-class Algorithm(Protocol[S, U]):
-    """An algorithm with a state S and decoded updates U.
-
-    A state is a frozen dataclass of integers and arrays with a field ``round``, the rounds done so far.
-    """
+class Method(Protocol[S, U]):
+    """A method with a state S and decoded updates U; a state has a field ``round``, the rounds done so far."""
 
     @property
-    def masked(self) -> MaskedNetwork:
+    def network(self) -> MaskedNetwork:
         """The network, laid out as one flat vector."""
 
     @property
@@ -85,7 +121,33 @@ class Algorithm(Protocol[S, U]):
         """Fold the updates one at a time into the next state."""
 
     def mask(self, state: S, mode: str) -> Mask | Vector | None:
-        """Return the global mask over the frozen weights, or None if the algorithm trains the weights themselves."""
+        """Return the global mask over the frozen weights, or None if the method trains the weights themselves."""
 
-    def network(self, state: S, mode: str) -> nn.Module:
+    def module(self, state: S, mode: str) -> nn.Module:
         """Return the global network, ready to evaluate."""
+
+    def stats(self, state: S) -> Vector:
+        """Return the norm layers' statistics."""
+
+    def to_arrays(self, state: S) -> Arrays:
+        """Return a state for a checkpoint."""
+
+    def from_arrays(self, arrays: Arrays) -> S:
+        """Return the state that ``to_arrays`` gave; raises KeyError where arrays are missing."""
+
+
+class MeanStats:
+    """The mean of the clients' norm statistics, taken one client at a time."""
+
+    def __init__(self, size: int) -> None:
+        self._sum = np.zeros(size, np.float64)
+        self._count = 0
+
+    def add(self, stats: Vector) -> None:
+        """Take in those of one client."""
+        self._sum += stats
+        self._count += 1
+
+    def mean(self) -> Vector:
+        """Return the mean."""
+        return (self._sum / self._count).astype(np.float32)

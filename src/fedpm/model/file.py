@@ -18,9 +18,10 @@ from fedpm.errors import ArtifactError, ConfigError, WireError
 from fedpm.files import write_atomically
 from fedpm.model import nets
 from fedpm.model.mask_coding import decode_final, encode_final
-from fedpm.model.masking import MaskedNetwork, Vector
+from fedpm.model.masking import MaskedNetwork
 from fedpm.model.ternary import pack
 from fedpm.wire.masks import Mask
+from fedpm.wire.theta import Vector
 
 MAGIC = b"FEDPMODL"
 VERSION = 1

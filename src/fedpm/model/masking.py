@@ -10,7 +10,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +20,8 @@ from torch.func import functional_call
 
 from fedpm.errors import ConfigError
 from fedpm.rng import Streams
+from fedpm.wire.theta import Vector
 
-Vector: TypeAlias = npt.NDArray[np.float32]
 _CONVS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
@@ -33,6 +33,7 @@ class Part:
     name: str
     shape: tuple[int, ...]
     sigma: float
+    fan_in: float
     zero_row: int | None = None  # an embedding's padding row, which must stay zero
 
     @property
@@ -41,9 +42,9 @@ class Part:
         return math.prod(self.shape)
 
     @property
-    def is_bias(self) -> bool:
-        """Whether these are the biases of a layer."""
-        return self.name.rpartition(".")[2] == "bias"
+    def dense_sigma(self) -> float:
+        """The deviation from which dense training starts: √(2/fan_in), whatever the frozen weights are; 0 of biases."""
+        return 0.0 if self.name.rpartition(".")[2] == "bias" else math.sqrt(2) / math.sqrt(self.fan_in)
 
 
 class MaskedNetwork:
@@ -101,10 +102,10 @@ class MaskedNetwork:
         return torch.from_numpy(weights)
 
     def dense_weights(self, seed: int) -> Vector:
-        """Return the weights from which a seed's dense training starts: N(0, σ²) of each layer, and biases of zero."""
-        weights = Streams(seed).normal("dense weights", self.size)
+        """Return the weights from which a seed's dense training starts: N(0, 2/fan_in), and biases of zero."""
+        weights = Streams(seed).coarse_normal("dense weights", self.size)
         for part, where in self._parts():
-            weights[where] *= np.float32(0 if part.is_bias else part.sigma)
+            weights[where] *= np.float32(part.dense_sigma)
             if part.zero_row is not None:
                 weights[where].reshape(part.shape)[part.zero_row] = 0
         return weights
@@ -150,17 +151,21 @@ class MaskedNetwork:
         return {n: piece.view(s) for (n, s), piece in zip(self.stats.items(), pieces, strict=True)}
 
     def module(
-        self, weights: torch.Tensor, stats: Vector, constants: Mapping[str, torch.Tensor] | None = None
+        self, weights: torch.Tensor | Vector, stats: Vector, constants: Mapping[str, torch.Tensor] | None = None
     ) -> nn.Module:
         """Return an ordinary module in eval mode that owns the given weights, statistics and constants."""
         net = copy.deepcopy(self.net)
-        views = self.views(weights)
+        views = self.views(torch.as_tensor(weights))
         values = {first: nn.Parameter(views[first].clone(), requires_grad=False) for first in views}
         for name, first in self.aliases.items():
             _set(net, name, values[first])
         for name, value in {**self.stats_views(torch.from_numpy(stats)), **(constants or {})}.items():
             _set(net, name, value.clone())
         return net.eval()
+
+    def masked_module(self, mask: npt.NDArray[Any], seed: int, stats: Vector) -> nn.Module:
+        """Return an ordinary module in eval mode: the frozen weights of a seed under a mask."""
+        return self.module(torch.from_numpy(mask) * self.weights(seed), stats)
 
     def _parts(self) -> Iterator[tuple[Part, slice]]:
         return zip(self.parts, self._slices, strict=True)
@@ -220,7 +225,7 @@ def _maskable(net: nn.Module, gain: float, frozen: Collection[str]) -> Iterator[
             refused.append(f"{name} ({type(owners[prefix]).__name__})")
         else:
             row = owners[prefix].padding_idx if isinstance(owners[prefix], nn.Embedding) else None
-            yield Part(name, tuple(parameter.shape), gain / math.sqrt(fan_in), row)
+            yield Part(name, tuple(parameter.shape), gain / math.sqrt(fan_in), fan_in, row)
     if left:
         raise ConfigError(f"frozen names {', '.join(sorted(left))}: the network has no such parameter or module")
     if refused:

@@ -66,7 +66,7 @@ def release(theta: Array, c: float, sigma: float, rng: Streams) -> npt.NDArray[n
     """Return a sample of Bern(clip(θ + η)) for θ of any shape; σ = 0 adds no noise."""
     if not (0 < c < 0.5):
         raise ConfigError(f"c = {c} should be between 0 and 0.5: probabilities are kept in [c, 1 − c]")
-    noise = rng.gaussian("mean estimation noise", theta.size).reshape(theta.shape)
+    noise = rng.normal("mean estimation noise", theta.size).reshape(theta.shape)
     kept = np.clip(theta + sigma * noise, c, 1 - c)
     return rng.fractions("mean estimation sample", theta.size).reshape(theta.shape) < kept
 

@@ -3,6 +3,8 @@
 import re
 from typing import Any
 
+from fedpm.registry import METHODS
+
 INK, MUTED, GRID, PAPER = "#1f2328", "#636c76", "#d7dde3", "#ffffff"
 PALETTE = {
     # Okabe and Ito's, but for two that are too light on white: light, dark
@@ -22,9 +24,6 @@ _OTHERS = {
     "paper": (PAPER, "#0f141a"),
 }
 _LIGHT, _DARK = ({name: both[side] for name, both in (PALETTE | _OTHERS).items()} for side in (0, 1))
-OF_ALGORITHM = dict(
-    zip(("fedpm", "fedmask", "qsgd", "terngrad", "signsgd", "drive", "eden", "fedavg"), PALETTE, strict=True)
-)
 DASHES = ["solid", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (5, 1.2, 1, 1.2)), (0, (8, 2)), (0, (2.5, 1.2))]
 RC: dict[Any, Any] = {
     "font.family": "sans-serif", "font.size": 10, "axes.titlesize": 10.5, "axes.titlelocation": "left",
@@ -37,10 +36,11 @@ RC: dict[Any, Any] = {
 
 
 def colour(label: str, place: int) -> str:
-    """Return the colour of a series: an algorithm keeps its own everywhere, others take the next one."""
+    """Return the colour of a series: a method keeps its own everywhere, others take the next one."""
+    methods = METHODS.names()
+    first = re.split(r"[^a-z0-9_-]", label.lower())[0]
     names = list(PALETTE)
-    known = OF_ALGORITHM.get(re.split(r"[^a-z]", label.lower())[0], names[place % len(names)])
-    return PALETTE[known][0]
+    return PALETTE[names[(methods.index(first) if first in methods else place) % len(names)]][0]
 
 
 def variables() -> str:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from html import escape
 from statistics import mean
 
-from fedpm.study.results import Collection, Group, Outcome, flat, overview, spread
+from fedpm.config import changes_results, flattened
+from fedpm.study.results import Collection, Group, Outcome, mean_and_deviation, overview
 
 QUANTITIES = {
     "accuracy": "Test accuracy",
@@ -114,7 +115,7 @@ def _pivot(collection: Collection, quantity: str) -> Table:
     rows: dict[tuple[str, ...], dict[str, Cell]] = {}
     for group in collection.groups:
         key = tuple(group.labels[axis] for axis in down)
-        cell = Cell(spread(group.finals(quantity)), published.get(tuple(group.labels.values())))
+        cell = Cell(mean_and_deviation(group.finals(quantity)), published.get(tuple(group.labels.values())))
         rows.setdefault(key, {})[group.labels[across]] = cell
     cells = [
         [*(Cell(label) for label in key), *(found.get(column, Cell("–")) for column in columns)]
@@ -142,9 +143,9 @@ def _published(collection: Collection, quantity: str) -> dict[tuple[str, ...], s
 
 def settings_table(collection: Collection) -> Table:
     """Return the settings that all runs share, and the versions of what made them."""
-    settings = [flat(run.config) for run in collection.runs]
+    settings = [flattened(run.config) for run in collection.runs]
     common = {key: value for key, value in settings[0].items() if all(other.get(key) == value for other in settings)}
-    shown = {key: value for key, value in common.items() if key not in ("data.dir", "data.path", "workers", "seed")}
+    shown = {key: value for key, value in common.items() if key != "seed" and changes_results(key)}
     rows = [[Cell(key), Cell(str(value))] for key, value in shown.items()]
     rows += [[Cell(f"{what} (version)"), Cell(value)] for what, value in _versions(collection.runs)]
     rows.append([Cell("seeds"), Cell(", ".join(str(seed) for seed in sorted({run.seed for run in collection.runs})))])

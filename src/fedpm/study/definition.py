@@ -1,11 +1,10 @@
 """What a study is: a TOML file with a base configuration, settings, and axes whose values are combined.
 
-An axis is the list of values of a key, ``algorithm = ["fedpm", "drive"]``, or a table of labels, each with several
+An axis is the list of values of a key, ``rounds = [5, 10]``, or a table of labels, each with several
 settings that belong together, ``"0.5" = { "clients.total" = 10, "clients.rho" = 0.5 }``.
 """
 
 import itertools
-import json
 import re
 import tomllib
 from collections.abc import Iterable, Iterator
@@ -19,16 +18,17 @@ from pydantic import Field, ValidationError
 
 from fedpm import config as configs
 from fedpm.config import Config
-from fedpm.config.sections import Section
 from fedpm.errors import ArtifactError, ConfigError
+from fedpm.registry import Settings
 
-Settings = dict[str, Any]
-Axes = dict[str, dict[str, Settings]]
+Overrides = dict[str, Any]
+"""Values by dotted key."""
+Axes = dict[str, dict[str, Overrides]]
 ScaleName = Literal["small", "paper"]
 Goal = Annotated[float, Field(gt=0, le=1)]
 
 
-class Published(Section):
+class Published(Settings):
     """Figures that the paper gives: rows of a label of each axis in order, then the mean and perhaps ± σ."""
 
     quantity: Literal["accuracy", "paper_bpp", "model_bpp"]
@@ -36,17 +36,17 @@ class Published(Section):
     rows: list[list[str | float]]
 
 
-class Scale(Section):
+class Scale(Settings):
     """A size of a study: what it changes, and in words what thereby differs from the paper."""
 
     base: str | None = None
     seeds: int = Field(3, gt=0)
     differs: str = ""
-    settings: Settings = Field(default_factory=dict)
+    settings: Overrides = Field(default_factory=dict)
     axes: dict[str, Any] = Field(default_factory=dict)
 
 
-class StudyFile(Section):
+class StudyFile(Settings):
     """A study as it stands in its file."""
 
     title: str
@@ -54,7 +54,7 @@ class StudyFile(Section):
     paper: str = ""
     base: str = "quickstart"
     goal: Goal | list[Goal] = Field(default_factory=list, description="accuracies: how many bytes until each?")
-    settings: Settings = Field(default_factory=dict)
+    settings: Overrides = Field(default_factory=dict)
     axes: dict[str, Any] = Field(default_factory=dict)
     published: list[Published] = Field(default_factory=list)
     scale: dict[ScaleName, Scale] = Field(default_factory=dict)
@@ -87,26 +87,26 @@ class Study:
     base: str
     goals: list[float]
     seeds: int
-    settings: Settings
+    settings: Overrides
     axes: Axes
     published: list[Published]
 
     def runs(self, seeds: int, overrides: Iterable[str] = ()) -> list[Run]:
         """Return the runs, seed after seed; every fault in any of their settings is raised here."""
-        common, found, faults = [*_pairs(self.settings), *overrides], [], []
+        common, runs, faults = {**self.settings, **dict(map(configs.pair, overrides))}, [], []
         for seed, (labels, values) in itertools.product(range(seeds), _combined(self.axes)):
             base = Path(self.base) if self.base.endswith(".toml") else self.base
             try:
-                config = configs.load(base, [*common, *_pairs(values), f"seed={seed}"])
-                found.append(Run(labels, seed, config))
+                config = configs.load(base, {**common, **values, "seed": seed})
+                runs.append(Run(labels, seed, config))
             except ConfigError as error:
                 faults += [line for line in str(error).splitlines() if line not in faults]
         if faults:
             raise ConfigError("\n".join(faults))
-        names = [run.name for run in found]
+        names = [run.name for run in runs]
         if double := [name for name in names if names.count(name) > 1]:
             raise ConfigError(f"axes: two combinations are both called {double[0]}; give them labels that differ")
-        return found
+        return runs
 
     def to_toml(self) -> str:
         """Return all that decides what a run of this study is, for the study's folder."""
@@ -193,7 +193,7 @@ def _parse(table: dict[str, Any], name: str) -> StudyFile:
         raise ConfigError("\n".join(f"{name}: {fault}" for fault in faults)) from None
 
 
-def _axis(key: str, values: Any) -> dict[str, Settings]:
+def _axis(key: str, values: Any) -> dict[str, Overrides]:
     if isinstance(values, list) and values:
         return {str(value): {key: value} for value in values}
     if isinstance(values, dict) and values and all(isinstance(point, dict) for point in values.values()):
@@ -201,12 +201,8 @@ def _axis(key: str, values: Any) -> dict[str, Settings]:
     raise ConfigError(f"axes.{key} should be a list of values of that key, or a table of labels with settings each")
 
 
-def _combined(axes: Axes) -> Iterator[tuple[dict[str, str], Settings]]:
+def _combined(axes: Axes) -> Iterator[tuple[dict[str, str], Overrides]]:
     """Yield every combination: a label of each axis, and the settings of all of them together."""
     for points in itertools.product(*(axis.items() for axis in axes.values())):
         labels = dict(zip(axes, (label for label, _ in points), strict=True))
         yield labels, {key: value for _, settings in points for key, value in settings.items()}
-
-
-def _pairs(settings: Settings) -> list[str]:
-    return [f"{key}={json.dumps(value)}" for key, value in settings.items()]

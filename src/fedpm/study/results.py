@@ -10,12 +10,12 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from fedpm.config import changes_results, flattened
 from fedpm.errors import ArtifactError
+from fedpm.experiment.record import RoundRecord
+from fedpm.registry import METHODS
 from fedpm.study import definition
 from fedpm.study.definition import Study
-
-Record = dict[str, Any]
-_NO_AXIS = {"seed", "rounds", "workers", "engine", "device", "precision", "tensorboard", "data.dir", "data.path"}
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,9 @@ class Outcome:
     folder: Path
     labels: dict[str, str]
     seed: int
-    config: Record
-    records: list[Record]
-    summary: Record
+    config: dict[str, Any]
+    records: list[RoundRecord]
+    summary: dict[str, Any]
 
     def column(self, key: str) -> list[float | None]:
         """Return a figure round by round."""
@@ -61,7 +61,12 @@ class Group:
     @property
     def name(self) -> str:
         """What to call it in a legend."""
-        return ", ".join(called(*pair) for pair in self.labels.items()) or str(self.runs[0].config["algorithm"])
+        return ", ".join(called(*pair) for pair in self.labels.items()) or self.method
+
+    @property
+    def method(self) -> str:
+        """What the method of its runs is called."""
+        return called(METHODS.key, str(self.runs[0].config[METHODS.key]))
 
     def finals(self, key: str) -> list[float]:
         """Return a figure of each finished run that has it."""
@@ -94,19 +99,22 @@ class Collection:
 
 
 def called(axis: str, label: str) -> str:
-    """Return a label that is a number with the name of its axis, any other as it is."""
+    """Return a label that is a number with the name of its axis, a method by its own label, any other as it is."""
+    if axis == METHODS.key and label in METHODS:
+        return METHODS[label].label
     return f"{axis} = {label}" if label[:1].isdigit() else label
 
 
-def value_of(record: Record, key: str) -> float | None:
+def value_of(record: RoundRecord, key: str) -> float | None:
     """Return a figure of a round; ``paper_bpp`` is the paper's accounting, the entropy of the symbols sent."""
+    value: Any
     if key == "paper_bpp":
-        value = record.get("uplink_paper_bpp", record.get("uplink_frequency_entropy_bpp"))
+        value = record.get("uplink_paper_bpp")
     elif key == "total_bytes":
         value = record["uplink_bytes"] + record["downlink_bytes"]
     else:
         value = record.get(key)
-    return value
+    return value if isinstance(value, int | float) else None
 
 
 def collect(folders: Iterable[Path]) -> list[Collection]:
@@ -143,8 +151,8 @@ def _study(folder: Path) -> Collection:
 
 def _runs(folders: list[Path]) -> Collection:
     """Group runs by the settings in which they differ."""
-    found = {folder: flat(_settings(folder)) for folder in folders}
-    keys = {key: None for settings in found.values() for key in settings if key not in _NO_AXIS}
+    found = {folder: flattened(_settings(folder)) for folder in folders}
+    keys = {key: None for settings in found.values() for key in settings if key != "seed" and changes_results(key)}
     axes = [key for key in keys if len({str(settings.get(key)) for settings in found.values()}) > 1]
     if "algorithm" in axes:  # each algorithm has settings of its own
         everywhere = [key for key in axes if all(key in settings for settings in found.values())]
@@ -171,26 +179,18 @@ def _outcome(folder: Path, labels: dict[str, str], seed: int) -> Outcome:
     return Outcome(folder, labels, seed, _settings(folder), records, summary)
 
 
-def _settings(folder: Path) -> Record:
+def _settings(folder: Path) -> dict[str, Any]:
     try:
         return tomllib.loads((folder / "config.toml").read_text())
     except (OSError, ValueError) as error:
         raise ArtifactError(f"{folder / 'config.toml'}: cannot be read ({error})") from None
 
 
-def flat(settings: Record, prefix: str = "") -> Record:
-    """Return nested settings as one table of dotted keys."""
-    found: Record = {}
-    for key, value in settings.items():
-        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-    return found
-
-
 def _mean(values: list[float], digits: int) -> str:
     return f"{mean(values):.{digits}f}" if values else "–"
 
 
-def spread(values: list[float], digits: int = 3) -> str:
+def mean_and_deviation(values: list[float], digits: int = 3) -> str:
     """Return mean ± standard deviation."""
     if not values:
         return "–"
@@ -198,7 +198,7 @@ def spread(values: list[float], digits: int = 3) -> str:
 
 
 COLUMNS: dict[str, Callable[[Group], str]] = {
-    "accuracy": lambda group: spread(group.finals("accuracy")),
+    "accuracy": lambda group: mean_and_deviation(group.finals("accuracy")),
     "bpp up": lambda group: _mean(group.finals("uplink_bpp"), 3),
     "paper's bpp": lambda group: _mean(group.finals("paper_bpp"), 3),
     "bpp down": lambda group: _mean(group.finals("downlink_bpp"), 3),

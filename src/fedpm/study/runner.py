@@ -7,20 +7,18 @@ fails is listed while the others go on.
 import shutil
 import signal
 import sys
-import threading
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from multiprocessing import get_context
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from fedpm.engines.inprocess import end_with_parent, interrupts_blocked
-from fedpm.errors import ArtifactError, FedPMError
-from fedpm.experiment.loop import resume, run
+from fedpm.errors import ArtifactError, EngineError, FedPMError
+from fedpm.experiment.api import resume, run
+from fedpm.experiment.record import RoundRecord, Summary
 from fedpm.files import write_atomically
+from fedpm.processes import Child, ready
 from fedpm.study.definition import Run, Study, read
 
 
@@ -60,29 +58,25 @@ def run_all(
         else:
             waiting.append(one)
     failures: dict[str, str] = {}
-    running: dict[Connection, tuple[Run, BaseProcess]] = {}
+    running: dict[Child, Run] = {}
     try:
         while waiting or running:
             while waiting and len(running) < processes:
                 one = waiting.pop(0)
-                receiving, process = _start(one, folder / one.name)
-                running[receiving] = one, process
-            ready = wait(list(running))
-            for receiving in [pipe for pipe in running if pipe in ready]:
-                one, process = running[receiving]
-                event = _received(one, receiving, process)
+                running[Child(_work, one, folder / one.name)] = one
+            for process in ready(running):
+                event = _event(running[process], process)
                 if event.what != "round":
-                    del running[receiving]
-                    process.join()
-                    receiving.close()
+                    del running[process]
+                    process.end()
                 if event.what == "failed":
-                    failures[one.name] = event.reason
+                    failures[event.run.name] = event.reason
                 on_event(event)
     finally:  # interrupted: rounds that are done are safe in the folders
-        for _, process in running.values():
-            process.terminate()
-        for _, process in running.values():
-            process.join()
+        for process in running:
+            process.process.terminate()
+        for process in running:
+            process.end()
     return failures
 
 
@@ -91,44 +85,31 @@ def finished(folder: Path) -> bool:
     return (folder / "summary.json").is_file()
 
 
-def _start(one: Run, folder: Path) -> tuple[Connection, BaseProcess]:
-    context = get_context("spawn")
-    receiving, sending = context.Pipe(duplex=False)
-    process = context.Process(target=_work, args=(one, folder, sending), name=one.name)
-    with interrupts_blocked():
-        process.start()
-    sending.close()  # so that the end of the process is the end of the pipe
-    return receiving, process
-
-
-def _received(one: Run, receiving: Connection, process: BaseProcess) -> Event:
+def _event(one: Run, process: Child) -> Event:
     """Return what a process reports; one that ends without a word has failed."""
     try:
-        what, content = receiving.recv()
-    except (EOFError, OSError):
-        process.join()
-        reason = f"its process ended with code {process.exitcode}, perhaps for want of memory: use fewer --processes"
-        return Event(one, "failed", {}, reason)
+        what, content = process.receive()
+    except EngineError as error:
+        return Event(one, "failed", {}, f"{error}, perhaps for want of memory: use fewer --processes")
     return Event(one, "failed", {}, content) if what == "failed" else Event(one, what, content)
 
 
-def _work(one: Run, folder: Path, sending: Connection) -> None:
+def _work(pipe: Connection, one: Run, folder: Path) -> None:
     """Make one run, or what is left of it, in a process of its own."""
-    threading.Thread(target=end_with_parent, daemon=True).start()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the run's own workers are ended too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what the run started is ended in good order
     trace = folder.with_name(f"{folder.name}.error.txt")
     try:
-        result = _resumed_or_begun(one, folder, lambda record: sending.send(("round", record)))
+        result = _resumed_or_begun(one, folder, lambda record: pipe.send(("round", record)))
         trace.unlink(missing_ok=True)
-        sending.send(("done", result))
+        pipe.send(("done", result))
     except (FedPMError, OSError) as error:
-        sending.send(("failed", str(error)))
+        pipe.send(("failed", str(error)))
     except Exception as error:  # a fault of ours: tell it, keep the trace, let the other runs go on
         write_atomically(trace, traceback.format_exc().encode())
-        sending.send(("failed", f"{type(error).__name__}: {error}; see {trace}"))
+        pipe.send(("failed", f"{type(error).__name__}: {error}; see {trace}"))
 
 
-def _resumed_or_begun(one: Run, folder: Path, on_round: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+def _resumed_or_begun(one: Run, folder: Path, on_round: Callable[[RoundRecord], None]) -> Summary:
     if (folder / "config.toml").is_file():
         return resume(folder, workers=one.config.workers, on_round=on_round).summary
     if folder.is_dir():

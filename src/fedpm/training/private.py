@@ -16,9 +16,12 @@ import torch.nn.functional as F
 from torch.func import grad, vmap
 
 from fedpm.data.datasets import Shard, to_input
-from fedpm.model.masking import MaskedNetwork, Vector
-from fedpm.rng import SecretStreams, Streams
-from fedpm.training.local import Local, SampledWeights, module_randomness, train_scores
+from fedpm.model.masking import MaskedNetwork
+from fedpm.rng import Streams
+from fedpm.training.local import Local, Trained, module_randomness
+from fedpm.training.noise import Noise
+from fedpm.training.scores import SampledWeights, ScoreTrainer, divergence
+from fedpm.wire.theta import Vector
 
 _GRADIENTS = 2**23
 """Floats of per-example gradients in memory at once; more is not faster."""
@@ -34,18 +37,12 @@ class Private:
         clip: the ℓ2 bound of an example's gradient, or of a client's move of the scores.
         noise: standard deviation of the noise on a sum of gradients, in units of ``clip``; 0 with unit ``client``.
         sampling_rate: the chance of each example to be in a step.
-        secret: draw from the operating system instead of the run's seed.
     """
 
     unit: str
     clip: float
     noise: float
     sampling_rate: float
-    secret: bool = False
-
-    def streams(self, rng: Streams) -> Streams:
-        """Return where the client's randomness comes from: the run's seed, or what nobody else can know."""
-        return SecretStreams(rng.seed, rng.round, rng.client) if self.secret else rng
 
 
 def steps_of_round(epochs: int, sampling_rate: float) -> int:
@@ -53,20 +50,29 @@ def steps_of_round(epochs: int, sampling_rate: float) -> int:
     return epochs * max(1, round(1 / sampling_rate))
 
 
-def train_private(
-    network: MaskedNetwork,
-    weights: torch.Tensor,
-    theta: Vector,
-    shard: Shard,
-    rng: Streams,
-    how: Local,
-    private: Private,
-) -> Vector:
-    """Train the probability mask, and return it: private itself (example), or ready to be sampled (client)."""
-    if private.unit == "example":
-        return train_noisy_scores(network, weights, theta, shard, rng, how, private)
-    trained, _, _ = train_scores(network, weights, theta, network.initial_stats(), shard, rng, how)
-    return clip_move(theta, trained, private.clip)
+@dataclass(frozen=True)
+class PrivateScoreTrainer:
+    """Trains a probability mask that is private itself (example), or ready to be sampled (client).
+
+    Statistics of norm layers stay as they were, and what is measured on the examples themselves stays on the client.
+    """
+
+    network: MaskedNetwork
+    local: Local
+    private: Private
+
+    def train(self, theta: Vector, *, frozen: torch.Tensor, stats: Vector, shard: Shard, rng: Streams) -> Trained:
+        """Train on one client's examples, starting from θ strictly inside (0, 1)."""
+        if self.private.unit == "example":
+            how = self.local.at(rng.round)
+            trained = train_noisy_scores(
+                self.network, frozen, theta, shard=shard, rng=rng, how=how, private=self.private
+            )
+            return Trained(trained, stats, {"uplink_kl_bpp": divergence(trained, theta)})
+        ordinary = ScoreTrainer(self.network, self.local)
+        initial = self.network.initial_stats()
+        moved = ordinary.train(theta, frozen=frozen, stats=initial, shard=shard, rng=rng).values
+        return Trained(clip_move(theta, moved, self.private.clip), stats)
 
 
 def clip_move(start: Vector, trained: Vector, bound: float) -> Vector:
@@ -87,6 +93,7 @@ def train_noisy_scores(
     network: MaskedNetwork,
     weights: torch.Tensor,
     theta: Vector,
+    *,
     shard: Shard,
     rng: Streams,
     how: Local,
@@ -100,7 +107,7 @@ def train_noisy_scores(
     """
     start = torch.from_numpy(theta).to(how.device)
     sampled = SampledWeights(network, weights.to(how.device), start, how.gradient)
-    masks = rng.noise("local masks", how.device)
+    masks = Noise(rng, "local masks", how.device)
     rest = network.surroundings(torch.tensor(network.initial_stats(), device=how.device))
     network.net.train()
     with module_randomness(rng, how.device):
@@ -109,8 +116,8 @@ def train_noisy_scores(
             chosen = rng.fractions(f"batch of step {step}", len(shard)) < private.sampling_rate
             total = torch.zeros(network.size, device=how.device)
             for x, y in _chunks(shard, np.flatnonzero(chosen), network.size, how.device):
-                total += clipped_sum(network, sampled, rest, x, y, private.clip)
-            noise = torch.from_numpy(rng.gaussian(f"noise of step {step}", network.size)).to(how.device)
+                total += clipped_sum(network, sampled, rest, x=x, y=y, bound=private.clip)
+            noise = torch.from_numpy(rng.normal(f"noise of step {step}", network.size)).to(how.device)
             total.div_(private.clip).add_(noise, alpha=private.noise)
             sampled.move(total, how.lr)
     return sampled.theta()
@@ -120,6 +127,7 @@ def clipped_sum(
     network: MaskedNetwork,
     sampled: SampledWeights,
     rest: Mapping[str, torch.Tensor],
+    *,
     x: torch.Tensor,
     y: torch.Tensor,
     bound: float,
@@ -134,9 +142,9 @@ def clipped_sum(
         return F.cross_entropy(network.forward(weights, rest, x[None]), y[None])
 
     weights = {name: weight.detach() for name, weight in sampled.weights.items()}
-    found = vmap(grad(loss), (None, 0, 0), randomness="different")(weights, x, y)
+    gradients = vmap(grad(loss), (None, 0, 0), randomness="different")(weights, x, y)
     slopes = network.views(sampled.slope())
-    each = [found[name].mul_(slope).flatten(1) for name, slope in slopes.items()]
+    each = [gradients[name].mul_(slope).flatten(1) for name, slope in slopes.items()]
     lengths = torch.stack([torch.linalg.vector_norm(part, dim=1) for part in each]).norm(dim=0)
     factors = (bound / lengths).clamp(max=1.0)
     bad = ~torch.isfinite(lengths)

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fedpm.errors import WireError
-from fedpm.wire.contexts import REACH, Belief, Counts, Words
 from fedpm.wire.entropy import Coded, decode, encode
+from fedpm.wire.theta import REACH, Counts, Theta, Words
 
 Bytes = npt.NDArray[np.uint8]
 _NEAR = 12  # bins of a sum of nearnesses, one an octave
@@ -25,12 +25,12 @@ def decode_counts(data: bytes, total: int, layers: Bytes) -> Counts:
     return decode(data, layers, total + 1).astype(np.uint32)
 
 
-def encode_added(added: Counts, masks: int, before: Belief) -> Coded:
+def encode_added(added: Counts, masks: int, before: Theta) -> Coded:
     """Code how many of the last ``masks`` masks had a one, given the θ_g that their clients started from."""
     return encode(added, before.level(), masks + 1)
 
 
-def decode_added(data: bytes, masks: int, before: Belief) -> Counts:
+def decode_added(data: bytes, masks: int, before: Theta) -> Counts:
     """Decode how many of the last ``masks`` masks had a one."""
     return decode(data, before.level(), masks + 1).astype(np.uint32)
 
@@ -42,7 +42,7 @@ class Prediction:
     the summed nearness of the u above and of those below are the contexts.
     """
 
-    def __init__(self, before: Belief) -> None:
+    def __init__(self, before: Theta) -> None:
         self._before = before
         self._masks = 0
         self._ones = np.zeros(len(before.numerator), np.int32)

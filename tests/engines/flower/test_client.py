@@ -1,7 +1,12 @@
 """The app of a node: it watches the process that does the work."""
 
+import subprocess
+import sys
 import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,12 +17,12 @@ from flwr.app import Context, Message, RecordDict  # noqa: E402
 from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
 
 from fedpm import config as configs  # noqa: E402
-from fedpm.engines.flower import records, replies  # noqa: E402
+from fedpm.engines.flower import messages  # noqa: E402
 from fedpm.engines.flower.deploy import client  # noqa: E402
 from fedpm.engines.flower.deploy.folder import init  # noqa: E402
-from fedpm.engines.flower.work import Request  # noqa: E402
-from tests.engines.flower.conftest import processes  # noqa: E402
+from fedpm.engines.flower.node import Request  # noqa: E402
 from tests.engines.flower.test_folder import run_config  # noqa: E402
+from tests.marked import marked  # noqa: E402
 
 HOOKS = """
 import os, time
@@ -33,53 +38,58 @@ def fail():
 """
 
 
-@pytest.fixture
-def context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Context:
-    init(tmp_path / "app", configs.load("quickstart", ["clients.total=2", "data.train_examples=100"]))
-    (tmp_path / "app/hooks.py").write_text(HOOKS)
-    monkeypatch.syspath_prepend(str(tmp_path / "app"))
-    monkeypatch.setenv("MARK", str(tmp_path))
+@pytest.fixture(scope="module")
+def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("client") / "app"
+    init(folder, configs.load("quickstart", ["clients.total=2", "data.train_examples=100"]))
+    (folder / "hooks.py").write_text(HOOKS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(folder))
+        patch.setenv("MARK", str(folder))
+        yield folder
+    assert not marked(folder, patience=5), "no process outlives its work"
+
+
+def answer(app: Path, who: int, limit: float, hook: str = "", delay: float = 0.0) -> Mapping[str, Any]:
+    """Return what a node that hosts client 1 of 2 answers to a broadcast that it cannot read."""
+    run = {**run_config(app), "app.network": f"hooks:{hook}" if hook else ""}
     node = {"partition-id": 1, "num-partitions": 2}
-    run = {**run_config(tmp_path / "app")}
-    return Context(run_id=3, node_id=4, node_config=node, state=RecordDict(), run_config=run)
+    context = Context(run_id=3, node_id=4, node_config=node, state=RecordDict(), run_config=run)
+    message = asked(who, limit)
+    time.sleep(delay)
+    return client.train(message, context).content[messages.RECORD]
 
 
 def asked(who: int, limit: float) -> Message:
     TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 3, 1
-    message = replies.ask(Request(who, 1, limit, b"broadcast"), 4, 60)
+    message = messages.write_request(Request(who, 1, limit, b"broadcast"), 4, 60)
     message.metadata.__dict__["_message_id"] = "1"
     return message
 
 
-@pytest.mark.parametrize(
-    ("hook", "limit", "fault", "words"),
-    [
-        ("hang", 4.0, "silent", "ended at the deadline"),
-        ("end", 60.0, "crashed", "ended with code -9"),
-        ("fail", 60.0, "error", "ValueError: no luck"),
-        ("", 60.0, "error", "WireError: message of 9 bytes|shorter than"),
-    ],
-)
-def test_what_goes_wrong_in_the_work_becomes_an_answer(
-    context: Context, hook: str, limit: float, fault: str, words: str, tmp_path: Path
-) -> None:
-    context.run_config["app.network"] = f"hooks:{hook}" if hook else ""
-    values = client.train(asked(1, limit), context).content[records.RECORD]
-    assert values["fault"] == fault
-    assert any(word in values["reason"] for word in words.split("|"))
-    assert not [
-        found for found in processes(f"MARK={tmp_path}", patience=5) if "fedpm.engines.flower.deploy.worker" in found
-    ]
+def test_what_goes_wrong_in_the_work_becomes_an_answer(app: Path) -> None:
+    ways = {"hang": 3.0, "end": 120.0, "fail": 120.0, "": 120.0}
+    with ThreadPoolExecutor() as pool:  # all at once: most of the time is spent on starting processes
+        answers = pool.map(lambda way: answer(app, 1, ways[way], hook=way), ways)
+        silent, crashed, failed, misread = ((values["fault"], values["reason"]) for values in answers)
+    assert silent == ("silent", "its work was ended at the deadline, after 3 s")
+    assert crashed == ("crashed", "the client's process ended with code -9")
+    assert failed == ("error", "ValueError: no luck")
+    assert misread[0] == "error"
+    assert misread[1].startswith("message of 9 bytes")
 
 
-def test_work_whose_time_is_over_is_not_begun(context: Context) -> None:
-    message = asked(1, 0.01)
-    time.sleep(0.02)
-    values = client.train(message, context).content[records.RECORD]
+def test_work_whose_time_is_over_is_not_begun(app: Path) -> None:
+    values = answer(app, 1, limit=0.01, delay=0.02)
     assert (values["fault"], "had passed" in values["reason"]) == ("silent", True)
 
 
-def test_a_client_that_lives_elsewhere_is_not_answered_for(context: Context) -> None:
-    values = client.train(asked(0, 60), context).content[records.RECORD]
+def test_a_client_that_lives_elsewhere_is_not_answered_for(app: Path) -> None:
+    values = answer(app, 0, limit=60)
     assert values["fault"] == "absent"
     assert "hosts clients [1] only" in values["reason"]
+
+
+def test_the_app_of_a_node_starts_without_torch() -> None:
+    code = "import sys, fedpm.engines.flower.deploy.client; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0, "a process starts for every message"

@@ -32,8 +32,9 @@ from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
 from flwr.superlink.federation import NoOpFederationManager  # noqa: E402
 from flwr.superlink.grid import InMemoryGrid  # noqa: E402
 
-from fedpm.engines.flower import perform, records  # noqa: E402
+from fedpm.engines.flower import messages  # noqa: E402
 from fedpm.engines.flower.grid import Fleet  # noqa: E402
+from fedpm.engines.flower.node import answer  # noqa: E402
 
 Behave = Callable[[Message, Context], Message | None]
 
@@ -81,42 +82,43 @@ class Nodes:
     def answer(self, message: Message, context: Context) -> Message | None:
         total = self.experiment.config.clients.total
         if message.metadata.message_type == "query":
-            return records.reply_hosted(message, context, total)
-        request = records.read_request(message)
+            return messages.write_hosted(message, messages.clients_of(context, total))
+        request = messages.read_request(message)
         self.asked.append((request.round, request.client, len(request.broadcast)))
         if (request.round, request.client) in self.wrong:
             return self.wrong[request.round, request.client](message, context)
         return self.honest(message, context)
 
     def honest(self, message: Message, context: Context) -> Message:
-        request, memory = records.read_request(message), records.recall(context)
-        answer, memory = perform.answer(self.experiment.clients, request, memory)
-        records.remember(context, memory)
-        return records.reply(message, answer)
+        request, memory = messages.read_request(message), messages.recall(context)
+        upload, memory = answer(self.experiment.clients, request, memory)
+        messages.remember(context, memory)
+        return messages.write_answer(message, upload)
 
     def fleet(self, quorum: int = 1, deadline: float = 1.0, patience: float = 20.0) -> Fleet:
         limits = Limits(quorum, deadline, patience)
-        return Fleet(self.grid, self.experiment.clients, self.experiment.config.clients.total, limits, pause=0.02)
+        total = self.experiment.config.clients.total
+        return Fleet(self.grid, self.experiment.clients, limits, total=total, pause=0.02)
 
 
 @contextmanager
 def nodes(partitions: list[int], of: int, **settings: object) -> Iterator[Nodes]:
     experiment = build(small_config(engine="flower", **settings), net=small_net())
-    found = Nodes(experiment, partitions, of)
+    cluster = Nodes(experiment, partitions, of)
     try:
-        yield found
+        yield cluster
     finally:
-        found.stopped.set()
-        found.thread.join()
+        cluster.stopped.set()
+        cluster.thread.join()
 
 
-def train(found: Nodes, engine: Engine) -> rounds.Result:
-    config = found.experiment.config
+def train(cluster: Nodes, engine: Engine) -> rounds.Result:
+    config = cluster.experiment.config
     return rounds.run(config, net=small_net(), start=lambda experiment: engine)
 
 
 def raw(message: Message, **values: object) -> Message:
-    return Message(RecordDict({records.RECORD: ConfigRecord(values)}), reply_to=message)
+    return Message(RecordDict({messages.RECORD: ConfigRecord(values)}), reply_to=message)
 
 
 class Only:
@@ -135,13 +137,13 @@ class Only:
         pass
 
 
-def expected(found: Nodes, missing: set[tuple[int, int]]) -> bytes:
-    return train(found, Only(found.experiment, missing)).file.to_bytes()
+def expected(cluster: Nodes, missing: set[tuple[int, int]]) -> bytes:
+    return train(cluster, Only(cluster.experiment, missing)).file.to_bytes()
 
 
 def test_all_well_gives_the_same_bytes_both_ways() -> None:
-    with nodes([0, 1, 2, 3], 4, clients={"total": 4}) as found:
-        result = train(found, found.fleet(quorum=4, deadline=60))
+    with nodes([0, 1, 2, 3], 4, clients={"total": 4}) as cluster:
+        result = train(cluster, cluster.fleet(quorum=4, deadline=60))
         alone = rounds.run(small_config(), net=small_net())
     assert result.file.to_bytes() == alone.file.to_bytes()
     for record, other in zip(result.rounds, alone.rounds, strict=True):
@@ -151,15 +153,15 @@ def test_all_well_gives_the_same_bytes_both_ways() -> None:
 
 def test_clients_of_one_node_can_be_rounds_apart() -> None:
     settings = {"rounds": 6, "clients": {"total": 4, "sampled": 2}}
-    with nodes([0, 1], 2, **settings) as found:
-        result = train(found, found.fleet(quorum=2, deadline=60))
-        alone = train(found, Sequential(found.experiment.clients))
+    with nodes([0, 1], 2, **settings) as cluster:
+        result = train(cluster, cluster.fleet(quorum=2, deadline=60))
+        alone = train(cluster, Sequential(cluster.experiment.clients))
     assert result.file.to_bytes() == alone.file.to_bytes()
     for record, other in zip(result.rounds, alone.rounds, strict=True):  # nothing had to be sent twice
         assert {**record, "seconds": 0} == {**other, "seconds": 0}
 
 
-def foreign(found: Nodes) -> bytes:
+def foreign(cluster: Nodes) -> bytes:
     other = build(small_config(seed=9), net=small_net())
     broadcast = other.algorithm.broadcast(other.algorithm.init()).payload
     return next(Sequential(other.clients).run(1, [Task(1, broadcast)]))[1].payload
@@ -167,57 +169,57 @@ def foreign(found: Nodes) -> bytes:
 
 @pytest.mark.parametrize("kind", ["garbage", "replay", "wrong model", "wrong client", "error", "silent", "crashed"])
 def test_a_fault_is_counted_and_the_model_is_that_of_the_others(kind: str) -> None:
-    with nodes([0, 1, 2], 3, clients={"total": 3}, rounds=2) as found:
+    with nodes([0, 1, 2], 3, clients={"total": 3}, rounds=2) as cluster:
         uploads: dict[tuple[int, int], bytes] = {}
 
         def listen(message: Message, context: Context) -> Message:
-            reply, request = found.honest(message, context), records.read_request(message)
-            uploads[request.round, request.client] = reply.content[records.RECORD]["payload"]
+            reply, request = cluster.honest(message, context), messages.read_request(message)
+            uploads[request.round, request.client] = reply.content[messages.RECORD]["payload"]
             return reply
 
         def misbehave(message: Message, context: Context) -> Message | None:
             ways: dict[str, Callable[[], Message | None]] = {
                 "garbage": lambda: raw(message, payload=b"nonsense" * 40),
                 "replay": lambda: raw(message, payload=uploads[1, 1]),
-                "wrong model": lambda: raw(message, payload=foreign(found)),
-                "wrong client": lambda: raw(message, payload=_renamed(found, message)),
+                "wrong model": lambda: raw(message, payload=foreign(cluster)),
+                "wrong client": lambda: raw(message, payload=_renamed(cluster, message)),
                 "error": lambda: Message(Error(2, "no luck"), reply_to=message),
                 "crashed": lambda: raw(message, fault="crashed", reason="code -9"),
                 "silent": lambda: None,
             }
             return ways[kind]()
 
-        found.wrong = {(1, client): listen for client in range(3)}
-        found.wrong[2, 1] = misbehave
-        result = train(found, found.fleet(quorum=2, deadline=2.0 if kind == "silent" else 60.0))
+        cluster.wrong = {(1, client): listen for client in range(3)}
+        cluster.wrong[2, 1] = misbehave
+        result = train(cluster, cluster.fleet(quorum=2, deadline=2.0 if kind == "silent" else 60.0))
         assert result.rounds[0]["faults"] == {}
         assert result.rounds[1]["faults"] == {kind: 1}
         assert list(result.rounds[1]["rejected"]) == ["1"]
-        assert result.file.to_bytes() == expected(found, {(2, 1)})
+        assert result.file.to_bytes() == expected(cluster, {(2, 1)})
 
 
-def _renamed(found: Nodes, message: Message) -> bytes:
+def _renamed(cluster: Nodes, message: Message) -> bytes:
     """Return the honest answer of client 2 to the broadcast of client 1."""
-    request = records.read_request(message)
-    state = found.experiment.algorithm
-    task = Task(2, state.remember(request.broadcast, 2, records.recall(next(iter(found.contexts.values())))[1]))
-    return next(Sequential(found.experiment.clients).run(2, [task]))[1].payload
+    request = messages.read_request(message)
+    state = cluster.experiment.algorithm
+    task = Task(2, state.remember(request.broadcast, 2, messages.recall(next(iter(cluster.contexts.values())))[1]))
+    return next(Sequential(cluster.experiment.clients).run(2, [task]))[1].payload
 
 
 def test_replies_of_another_program_are_garbage_and_overwrite_no_figure() -> None:
-    with nodes([0, 1, 2], 3, clients={"total": 3}, rounds=1, flower={"quorum": 0.1}) as found:
-        found.wrong[1, 0] = lambda message, context: Message(
+    with nodes([0, 1, 2], 3, clients={"total": 3}, rounds=1, flower={"quorum": 0.1}) as cluster:
+        cluster.wrong[1, 0] = lambda message, context: Message(
             RecordDict({"x": ConfigRecord({"a": 1})}), reply_to=message
         )
-        found.wrong[1, 1] = lambda message, context: raw(message, fault="of my own", reason="x")
+        cluster.wrong[1, 1] = lambda message, context: raw(message, fault="of my own", reason="x")
 
         def boast(message: Message, context: Context) -> Message:
-            reply = found.honest(message, context)
-            values = dict(reply.content[records.RECORD])
+            reply = cluster.honest(message, context)
+            values = dict(reply.content[messages.RECORD])
             return raw(message, **{**values, "accuracy": 1.0, "round": 5.0, "uplink_bytes": 0.0})
 
-        found.wrong[1, 2] = boast
-        record = train(found, found.fleet(quorum=1, deadline=60)).rounds[0]
+        cluster.wrong[1, 2] = boast
+        record = train(cluster, cluster.fleet(quorum=1, deadline=60)).rounds[0]
     assert record["faults"] == {"garbage": 2}
     assert record["round"] == 1
     assert record["accuracy"] < 1
@@ -225,129 +227,129 @@ def test_replies_of_another_program_are_garbage_and_overwrite_no_figure() -> Non
 
 
 def test_a_late_answer_is_counted_when_it_comes_and_not_used() -> None:
-    with nodes([0, 1, 2], 3, clients={"total": 3}, rounds=2) as found:
+    with nodes([0, 1, 2], 3, clients={"total": 3}, rounds=2) as cluster:
         late: list[Message] = []
 
         def dawdle(message: Message, context: Context) -> None:
-            late.append(found.honest(message, context))
+            late.append(cluster.honest(message, context))
 
         def catch_up(message: Message, context: Context) -> Message:
-            found.send(late.pop())
+            cluster.send(late.pop())
             threading.Event().wait(0.3)
-            return found.honest(message, context)
+            return cluster.honest(message, context)
 
-        found.wrong = {(1, 1): dawdle, (2, 1): catch_up}  # type: ignore[dict-item]
-        result = train(found, found.fleet(quorum=2, deadline=3.0))
+        cluster.wrong = {(1, 1): dawdle, (2, 1): catch_up}  # type: ignore[dict-item]
+        result = train(cluster, cluster.fleet(quorum=2, deadline=2.0))
         assert result.rounds[0]["faults"] == {"silent": 1}
         assert result.rounds[1]["faults"] == {"late": 1}
         assert "answer to round 1 came after the deadline" in result.rounds[1]["rejected"]["1"]
-        assert result.file.to_bytes() == expected(found, {(1, 1)})
+        assert result.file.to_bytes() == expected(cluster, {(1, 1)})
 
 
 def test_a_node_that_lost_its_memory_gets_the_whole_broadcast_in_the_same_round() -> None:
-    with nodes([0, 1], 2, clients={"total": 2}) as found:
+    with nodes([0, 1], 2, clients={"total": 2}) as cluster:
 
         def forget(message: Message, context: Context) -> Message:
             context.state.clear()
-            return found.honest(message, context)
+            return cluster.honest(message, context)
 
-        found.wrong[2, 1] = forget
-        result = train(found, found.fleet(quorum=2, deadline=60))
-        assert result.file.to_bytes() == expected(found, set())
-        sizes = [size for round, client, size in found.asked if (round, client) == (2, 1)]
+        cluster.wrong[2, 1] = forget
+        result = train(cluster, cluster.fleet(quorum=2, deadline=60))
+        assert result.file.to_bytes() == expected(cluster, set())
+        sizes = [size for round, client, size in cluster.asked if (round, client) == (2, 1)]
         assert len(sizes) == 2
-        others = [size for round, client, size in found.asked if (round, client) == (2, 0)]
+        others = [size for round, client, size in cluster.asked if (round, client) == (2, 0)]
         assert result.rounds[1]["downlink_bytes"] == sum(sizes) + sum(others), "what is sent twice is counted twice"
     assert [record["faults"] for record in result.rounds] == [{}, {}, {}]
 
 
 def test_memory_of_another_run_is_not_trusted() -> None:
-    with nodes([0], 1, clients={"total": 1}) as found:
-        context = next(iter(found.contexts.values()))
-        records.remember(context, {1: b"of this run"})
-        assert records.recall(context) == {1: b"of this run"}
+    with nodes([0], 1, clients={"total": 1}) as cluster:
+        context = next(iter(cluster.contexts.values()))
+        messages.remember(context, {1: b"of this run"})
+        assert messages.recall(context) == {1: b"of this run"}
         context.run_id = 8
-        assert records.recall(context) == {}
+        assert messages.recall(context) == {}
 
 
 def test_a_new_server_sends_whole_broadcasts_to_clients_of_which_it_knows_nothing() -> None:
-    with nodes([0, 1], 2, clients={"total": 2}) as found:
-        algorithm, clients = found.experiment.algorithm, found.experiment.clients
+    with nodes([0, 1], 2, clients={"total": 2}) as cluster:
+        algorithm, clients = cluster.experiment.algorithm, cluster.experiment.clients
         state = algorithm.init()
         first = [Task(c, algorithm.broadcast(state).payload) for c in range(2)]
         replies = [algorithm.decode(state, c, r.payload) for c, r in Sequential(clients).run(1, first)]
         state = algorithm.aggregate(state, replies)
         brief, whole = (algorithm.broadcast(state, since=since).payload for since in (1, None))
         tasks = [Task(c, brief, algorithm.memory(state)) for c in range(2)]
-        answers = dict(found.fleet(quorum=2, deadline=60).run(2, tasks))
-        assert {size for _, _, size in found.asked} == {len(whole)}
+        answers = dict(cluster.fleet(quorum=2, deadline=60).run(2, tasks))
+        assert {size for _, _, size in cluster.asked} == {len(whole)}
         for client, (_, alone) in zip(answers, Sequential(clients).run(2, tasks), strict=True):
             assert answers[client].payload == alone.payload
             assert answers[client].resent == len(whole) - len(brief)
 
 
 def test_too_few_answers_end_the_run_and_say_so() -> None:
-    with nodes([0, 1, 2], 3, clients={"total": 3}, flower={"quorum": 0.6}) as found:
-        found.wrong = {(1, c): lambda message, context: raw(message, payload=b"?") for c in (0, 1)}
+    with nodes([0, 1, 2], 3, clients={"total": 3}, flower={"quorum": 0.6}) as cluster:
+        cluster.wrong = {(1, c): lambda message, context: raw(message, payload=b"?") for c in (0, 1)}
         with pytest.raises(EngineError, match=r"round 1: 1 of 3 clients .* quorum of 2 \(flower.quorum\)"):
-            train(found, found.fleet(quorum=2, deadline=60))
+            train(cluster, cluster.fleet(quorum=2, deadline=60))
 
 
 def test_too_few_nodes_end_the_run_at_the_deadline_and_say_so() -> None:
     words = r"1 of its 3 clients are connected after 0.5 s \(flower.patience\)"
-    with nodes([0], 3, clients={"total": 3}) as found, pytest.raises(EngineError, match=words):
-        train(found, found.fleet(quorum=2, patience=0.5))
+    with nodes([0], 3, clients={"total": 3}) as cluster, pytest.raises(EngineError, match=words):
+        train(cluster, cluster.fleet(quorum=2, patience=0.5))
 
 
 def test_a_quorum_of_nodes_goes_on_without_the_others() -> None:
-    with nodes([0, 2], 3, clients={"total": 3}, rounds=2) as found:
-        result = train(found, found.fleet(quorum=2, deadline=60, patience=0.5))
+    with nodes([0, 2], 3, clients={"total": 3}, rounds=2) as cluster:
+        result = train(cluster, cluster.fleet(quorum=2, deadline=60, patience=0.5))
         assert [record["faults"] for record in result.rounds] == [{"absent": 1}, {"absent": 1}]
         assert result.rounds[0]["rejected"] == {"1": "its node is not connected"}
-        sent = [size for round, _, size in found.asked if round == 2]
+        sent = [size for round, _, size in cluster.asked if round == 2]
         assert result.rounds[1]["downlink_bytes"] == sum(sent), "who is absent is sent nothing"
-        assert result.file.to_bytes() == expected(found, {(1, 1), (2, 1)})
+        assert result.file.to_bytes() == expected(cluster, {(1, 1), (2, 1)})
 
 
 def test_a_node_that_goes_just_before_its_message_is_absent() -> None:
-    with nodes([0, 1], 2, clients={"total": 2}, rounds=1) as found:
-        fleet = found.fleet(quorum=1, deadline=60)
-        leaving = list(found.contexts)[1]
-        push = found.grid.push_messages
+    with nodes([0, 1], 2, clients={"total": 2}, rounds=1) as cluster:
+        fleet = cluster.fleet(quorum=1, deadline=60)
+        leaving = list(cluster.contexts)[1]
+        push = cluster.grid.push_messages
 
-        def push_after(messages: list[Message]) -> object:
-            if messages[0].metadata.message_type == "train" and leaving in found.state.nodes:
-                found.state.nodes.pop(leaving)
-            return push(messages)
+        def push_after(sent: list[Message]) -> object:
+            if sent[0].metadata.message_type == "train" and leaving in cluster.state.nodes:
+                cluster.state.nodes.pop(leaving)
+            return push(sent)
 
-        found.grid.push_messages = push_after  # type: ignore[method-assign]
-        assert train(found, fleet).rounds[0]["faults"] == {"absent": 1}
+        cluster.grid.push_messages = push_after  # type: ignore[method-assign]
+        assert train(cluster, fleet).rounds[0]["faults"] == {"absent": 1}
 
 
 def test_a_client_stays_with_the_node_that_had_it_first(capsys: pytest.CaptureFixture[str]) -> None:
-    with nodes([0, 1], 2, clients={"total": 2}, rounds=1) as found:
-        fleet = found.fleet(quorum=2, deadline=60)
+    with nodes([0, 1], 2, clients={"total": 2}, rounds=1) as cluster:
+        fleet = cluster.fleet(quorum=2, deadline=60)
         while len(fleet._connected()) < 2:
             pass
         mine = dict(fleet._connected())
-        impostor = found.add(0)
-        while impostor not in fleet._hosts:
+        impostor = cluster.add(0)
+        while impostor not in fleet._hosted:
             fleet._connected()
         assert fleet._connected() == mine
     assert f"node {impostor} hosts client 0 too: left out there" in capsys.readouterr().out
 
 
 def test_a_node_that_cannot_say_whom_it_hosts_is_left_out_with_the_reason(capsys: pytest.CaptureFixture[str]) -> None:
-    with nodes([0, 1], 2, clients={"total": 2}, rounds=1) as found:
-        honest = found.answer
+    with nodes([0, 1], 2, clients={"total": 2}, rounds=1) as cluster:
+        honest = cluster.answer
 
         def confused(message: Message, context: Context) -> Message | None:
             if message.metadata.message_type == "query" and context.node_config["partition-id"] == 1:
                 return raw(message, clients=[5, -1])
             return honest(message, context)
 
-        found.answer = confused  # type: ignore[method-assign]
-        result = train(found, found.fleet(quorum=1, deadline=60, patience=2.0))
+        cluster.answer = confused  # type: ignore[method-assign]
+        result = train(cluster, cluster.fleet(quorum=1, deadline=60, patience=1.0))
     assert result.rounds[0]["faults"] == {"absent": 1}
     assert "is left out (garbage): hosts clients [5, -1]: should be numbers from 0 to 1" in capsys.readouterr().out
 
@@ -355,4 +357,4 @@ def test_a_node_that_cannot_say_whom_it_hosts_is_left_out_with_the_reason(capsys
 def test_a_node_without_a_partition_is_left_out_with_the_reason() -> None:
     context = Context(run_id=1, node_id=1, node_config={"partition-id": 2, "num-partitions": 2}, state=RecordDict(), run_config={})  # fmt: skip  # noqa: E501
     with pytest.raises(EngineError, match="partition-id = 2, num-partitions = 2"):
-        records.clients_of(context, 4)
+        messages.clients_of(context, 4)

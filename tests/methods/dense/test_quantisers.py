@@ -1,16 +1,14 @@
 """Known answers of the quantisers: unbiasedness, normalised error, bits that are really sent."""
 
-import time
-
 import numpy as np
 import pytest
 from torch import nn
 
-from fedpm.methods.dense.deltas import Quantiser
 from fedpm.methods.dense.drive import RotatedSigns
 from fedpm.methods.dense.eden import LLOYD_MAX, GaussianLevels
 from fedpm.methods.dense.fedavg import Float32
 from fedpm.methods.dense.qsgd import Levels
+from fedpm.methods.dense.quantiser import Quantiser
 from fedpm.methods.dense.rotation import LARGEST, SMALLEST, Rotation, block_lengths, hadamard, paper_bpp
 from fedpm.methods.dense.signsgd import Signs
 from fedpm.methods.dense.terngrad import Ternary
@@ -25,12 +23,12 @@ SHARED = Streams(3).at(1, 2)
 
 
 def heavy_tailed(network: MaskedNetwork) -> np.ndarray:
-    normal = Streams(7).normal("delta", network.size)
+    normal = Streams(7).coarse_normal("delta", network.size)
     return normal * np.abs(normal)
 
 
 def gaussian(network: MaskedNetwork) -> np.ndarray:
-    return Streams(1).normal("gaussian", network.size)
+    return Streams(1).coarse_normal("gaussian", network.size)
 
 
 def sent(quantiser: Quantiser, delta: np.ndarray, network: MaskedNetwork, seed: int = 0) -> tuple[np.ndarray, float]:
@@ -195,9 +193,6 @@ def test_true_and_papers_bits_of_drive_on_conv6() -> None:
     assert padded == 3_153_296
     assert padded / network.size == pytest.approx(1.394, abs=5e-4)
     delta = gaussian(network)
-    started = time.perf_counter()
-    Rotation(network.size, SHARED).forward(delta)
-    assert time.perf_counter() - started < 2, "0.13 s alone on one slow core"
     assert sent(RotatedSigns(), delta, network)[1] == pytest.approx(1.0, abs=0.002)
 
 

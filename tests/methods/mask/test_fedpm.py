@@ -1,6 +1,8 @@
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,24 +12,33 @@ from fedpm.aggregation.posterior import Posterior, reset_due
 from fedpm.data.datasets import Dataset
 from fedpm.errors import WireError
 from fedpm.methods.base import Broadcast
-from fedpm.methods.mask.downlink import MAX_STEPS, Received, relay
-from fedpm.methods.mask.fedpm import FedPM, FedPMState, Update, divergence
-from fedpm.methods.mask.window import Window
+from fedpm.methods.mask.downlink import MAX_STEPS, Addition, DownlinkWriter, relay
+from fedpm.methods.mask.fedpm import FedPM
+from fedpm.methods.mask.history import Window
+from fedpm.methods.mask.state import Arrivals, MaskState, MaskUpdate
 from fedpm.model.masking import MaskedNetwork
+from fedpm.registry import CODERS
 from fedpm.rng import Streams
-from fedpm.training.local import Local
-from fedpm.wire.coders.table import CODERS
+from fedpm.training.scores import divergence
 from fedpm.wire.masks import sample_mask
 from fedpm.wire.message import Message
+from fedpm.wire.theta import Vector
 from tests.conftest import small_net
-from tests.fuzzing import advance, upload
+from tests.fuzzing import advance
+from tests.makers import make_fedpm, upload
+
+every_coder = pytest.mark.parametrize("codec", CODERS.names())
 
 
-def make(net: nn.Module | None = None, **settings: object) -> FedPM:
-    return FedPM(MaskedNetwork(net or small_net()), seed=5, local=Local(1, 64, 0.1), **settings)
+def make(net: nn.Module | None = None, **settings: Any) -> FedPM:
+    return make_fedpm(net or small_net(), **settings)
 
 
-def random_theta(clients: int, size: int) -> np.ndarray:
+def theta_of(state: MaskState) -> Vector:
+    return state.posterior.theta.floats()
+
+
+def random_theta(clients: int, size: int) -> npt.NDArray[Any]:
     uniform = Streams(8).uint32("theta", clients * size) / 2**32
     return uniform.reshape(clients, size).astype(np.float32)
 
@@ -65,87 +76,96 @@ def test_sampling_is_exact_at_the_ends() -> None:
 @given(st.integers(1, 50), st.integers(1, 20), st.data())
 def test_mode_is_the_formula_of_equation_4(total: int, lam0: int, data: st.DataObject) -> None:
     ones = data.draw(st.integers(0, total))
-    theta = Posterior(np.array([ones], np.uint32), total, lam0).mode()[0]
+    theta = Posterior(np.array([ones], np.uint32), total, lam0).theta.floats()[0]
     alpha, beta = lam0 + ones, lam0 + total - ones
     assert theta == np.float32((alpha - 1) / (alpha + beta - 2))
 
 
-def masks_of_rounds(rounds: int, clients: int, size: int) -> list[list[np.ndarray]]:
+def masks_of_rounds(rounds: int, clients: int, size: int) -> list[list[npt.NDArray[Any]]]:
     return [[Streams(t).at(t, k).bits("m", size) for k in range(clients)] for t in range(rounds)]
 
 
-def fold(algorithm: FedPM, state: FedPMState, masks: list[np.ndarray]) -> FedPMState:
+def fold(algorithm: FedPM, state: MaskState, masks: list[npt.NDArray[Any]]) -> MaskState:
     return algorithm.aggregate(
-        state, (Update(client, mask, np.zeros(0, np.float32)) for client, mask in enumerate(masks))
+        state, (MaskUpdate(client, mask, np.zeros(0, np.float32)) for client, mask in enumerate(masks))
     )
 
 
 def test_gamma_one_with_lam0_one_equals_the_mean() -> None:
     algorithm = make()
     state = algorithm.init()
-    for masks in masks_of_rounds(3, 4, algorithm.masked.size):
+    for masks in masks_of_rounds(3, 4, algorithm.network.size):
         state = fold(algorithm, state, masks)
-        assert np.array_equal(algorithm.posterior(state).mode(), np.mean(masks, axis=0).astype(np.float32))
+        assert np.array_equal(theta_of(state), np.mean(masks, axis=0).astype(np.float32))
 
 
 def test_posterior_accumulates_between_resets() -> None:
     algorithm = make(reset_every=3, lam0=2)
     state = algorithm.init()
-    rounds = masks_of_rounds(4, 4, algorithm.masked.size)
+    rounds = masks_of_rounds(4, 4, algorithm.network.size)
     for masks in rounds[:3]:
         state = fold(algorithm, state, masks)
-    assert state.total == 12
-    assert np.array_equal(state.ones, np.sum(rounds[:3], axis=(0, 1)))
-    assert np.array_equal(algorithm.posterior(state).mode(), ((state.ones + 1) / 14).astype(np.float32))
+    assert state.posterior.total == 12
+    assert np.array_equal(state.posterior.ones, np.sum(rounds[:3], axis=(0, 1)))
+    assert np.array_equal(theta_of(state), ((state.posterior.ones + 1) / 14).astype(np.float32))
     state = fold(algorithm, state, rounds[3])
-    assert state.total == 4
-    assert [reset_due(t, 3) for t in range(1, 8)] == [True, False, False, True, False, False, True]
+    assert state.posterior.total == 4
+    assert [reset_due(t, t - 1, 3) for t in range(1, 8)] == [True, False, False, True, False, False, True]
+
+
+def test_a_reset_that_falls_on_a_round_without_masks_is_made_up_for() -> None:
+    algorithm = make(reset_every=3)
+    state, totals = algorithm.init(), []
+    for masks in [*masks_of_rounds(3, 4, algorithm.network.size), [], *masks_of_rounds(4, 4, algorithm.network.size)]:
+        state = fold(algorithm, state, masks)
+        totals.append(state.posterior.total)
+    assert totals == [4, 8, 12, 12, 4, 8, 4, 8]  # of rounds 1 to 8: resets in 1, 5 in place of 4, and 7
 
 
 def test_a_round_without_replies_keeps_the_belief() -> None:
     algorithm = make()
     start = algorithm.init()
-    state = fold(algorithm, start, masks_of_rounds(1, 2, algorithm.masked.size)[0])
+    state = fold(algorithm, start, masks_of_rounds(1, 2, algorithm.network.size)[0])
     later = fold(algorithm, state, [])
     assert later.round == 2
-    assert np.array_equal(later.ones, state.ones)
+    assert np.array_equal(later.posterior.ones, state.posterior.ones)
     assert len(algorithm.broadcast(fold(algorithm, start, [])).payload) < 64  # still only the seed
 
 
 def test_initial_theta_is_a_sigmoid_of_standard_normal_scores() -> None:
-    theta = Posterior.initial(3, 200_000).mode()
+    theta = Posterior.initial(3, 200_000).theta.floats()
     scores = np.log(theta / (1 - theta))
     assert scores.mean() == pytest.approx(0, abs=0.01)
     assert scores.std() == pytest.approx(1, abs=0.015)  # 256 levels lose a little of the tails
-    assert np.array_equal(theta, Posterior.initial(3, 200_000).mode())
+    assert np.array_equal(theta, Posterior.initial(3, 200_000).theta.floats())
 
 
 def test_half_starts_from_a_random_half_of_the_weights_on_both_ends() -> None:
-    algorithm = FedPM(MaskedNetwork(small_net(), init="half"), seed=5, local=Local(1, 64, 0.1))
+    algorithm = make_fedpm(MaskedNetwork(small_net(), init="half"))
     state = algorithm.init()
-    theta = algorithm.posterior(state).mode()
+    theta = theta_of(state)
     assert set(np.unique(theta)) == {0, 1}
     assert theta.mean() == pytest.approx(0.5, abs=0.05)
-    received = algorithm._downlink.read(algorithm.broadcast(state).payload, 1)
-    assert np.array_equal(received.belief_of(algorithm.masked).mode(), theta)
+    told = algorithm.reader.read(algorithm.broadcast(state).payload, 1)
+    assert np.array_equal(told.posterior.theta.floats(), theta)
     with pytest.raises(WireError, match="model"):
-        make()._downlink.read(algorithm.broadcast(state).payload, 1)
+        make().reader.read(algorithm.broadcast(state).payload, 1)
 
 
 def test_first_broadcast_is_a_seed_and_later_ones_are_no_floats() -> None:
     algorithm = make()
     state = algorithm.init()
     assert len(algorithm.broadcast(state).payload) == 36 + 16
-    state = fold(algorithm, state, masks_of_rounds(1, 10, algorithm.masked.size)[0])
-    assert len(algorithm.broadcast(state).payload) * 8 / algorithm.masked.size < np.log2(11) + 0.5
+    state = fold(algorithm, state, masks_of_rounds(1, 10, algorithm.network.size)[0])
+    assert len(algorithm.broadcast(state).payload) * 8 / algorithm.network.size < np.log2(11) + 0.5
 
 
-@pytest.mark.parametrize("codec", sorted(CODERS))
+@every_coder
 @pytest.mark.parametrize("reset_every", [1, 3])
 def test_a_client_reads_what_the_server_believes_in_every_form(codec: str, reset_every: int) -> None:
     algorithm = make(lam0=3, reset_every=reset_every, codec=codec)
     state, memory = algorithm.init(), {1: algorithm.broadcast(algorithm.init()).payload}
-    for masks in [*masks_of_rounds(4, 3, algorithm.masked.size), [], *masks_of_rounds(2, 5, algorithm.masked.size)]:
+    for masks in [*masks_of_rounds(4, 3, algorithm.network.size), [], *masks_of_rounds(2, 5, algorithm.network.size)]:
         state = fold(algorithm, state, masks)
         number = state.round + 1
         forms = [(algorithm.broadcast(state), b"")]
@@ -154,52 +174,55 @@ def test_a_client_reads_what_the_server_believes_in_every_form(codec: str, reset
             forms.append((algorithm.broadcast(state, since=since), memory[since]))
             assert len(forms[-1][0].payload) <= len(forms[0][0].payload)
         for form, held in forms:
-            received = algorithm._downlink.read(form.payload, number, held)
-            assert received.seed == 5
-            assert np.array_equal(received.posterior.mode(), algorithm.posterior(state).mode())
+            told = algorithm.reader.read(form.payload, number, held)
+            assert told.seed == 5
+            assert np.array_equal(told.posterior.theta.floats(), theta_of(state))
             memory[number] = algorithm.remember(form.payload, number, held)
             assert memory[number] == forms[0][0].payload
 
 
-@pytest.mark.parametrize("codec", sorted(CODERS))
+@every_coder
 def test_relayed_uploads_say_the_same_as_counts(codec: str) -> None:
     algorithm = make(lam0=2, reset_every=2, codec=codec)
     state = algorithm.init()
     for _ in range(4):  # from the seed, after a reset, and between resets
         memory, start = algorithm.broadcast(state).payload, state
-        before = algorithm._downlink.read(memory, state.round + 1)
+        before = algorithm.reader.read(memory, state.round + 1)
         state = advance(algorithm, state, 3)
-        posterior = algorithm.posterior(state)
-        content = Received(algorithm.seed, state.round + 1, posterior, state.stats)
+        posterior, content = state.posterior, state.history.content
         uploads = b"".join(relay(k, Message.from_bytes(upload(algorithm, start, k)).coded) for k in range(3))
+        added = Addition(before, (0, 1, 2), 3, uploads=uploads)
+        writers = [
+            replace(algorithm.writer, coding=replace(algorithm.coding, shared_uniform=shared))
+            for shared in (False, True)
+        ]
         forms = [
-            algorithm._downlink.full(content),
-            algorithm._downlink.brief(content, before, [0, 1, 2], shared=False),
-            algorithm._downlink.brief(content, before, [0, 1, 2], shared=True),
-            algorithm._downlink.relayed(content, CODERS[codec][0], uploads),
+            writers[0].full(content),
+            *(writer.brief(content, added) for writer in writers),
+            writers[0].relayed(content, uploads),
         ]
         for form in forms:
-            received = algorithm._downlink.read(form.payload, state.round + 1, memory)
-            assert received.posterior is not None
-            assert np.array_equal(received.posterior.ones, posterior.ones)
-            assert (received.posterior.total, received.posterior.lam0) == (posterior.total, 2)
+            told = algorithm.reader.read(form.payload, state.round + 1, memory)
+            assert told.posterior.learned
+            assert np.array_equal(told.posterior.ones, posterior.ones)
+            assert (told.posterior.total, told.posterior.lam0) == (posterior.total, 2)
         held = algorithm.holders(state).get(0)
         sent = algorithm.broadcast(state, since=held).payload
         assert len(sent) == min(len(form.payload) for form in forms if codec == "shared-randomness" or form != forms[2])
 
 
-@pytest.mark.parametrize("codec", sorted(CODERS))
+@every_coder
 @pytest.mark.parametrize("relayed", [True, False])
 def test_a_client_that_missed_rounds_gets_what_it_missed(codec: str, relayed: bool) -> None:
     algorithm = make(nn.Linear(150, 200), reset_every=3, codec=codec, relay=relayed)
     states, memory = [algorithm.init()], {1: algorithm.broadcast(algorithm.init()).payload}
-    sure = np.abs(Streams(0).bits("m", algorithm.masked.size) - np.float32(0.005))  # of one mind: steps are short
-    coder = CODERS[codec][1]
+    sure = np.abs(Streams(0).bits("m", algorithm.network.size) - np.float32(0.005))  # of one mind: steps are short
+    coder = algorithm.coding.coder
     for number in range(2, 14):  # client 0 answers the first round and every fifth; the others always
         updates = []
         for client in range(0 if number % 5 == 2 else 1, 4):
-            mask, coded = coder.encode(sure, algorithm.known(states[-1], client), Streams(6).at(number, client))
-            updates.append(Update(client, mask, np.zeros(0, np.float32), coded.data))
+            mask, coded = coder.encode(sure, algorithm.context(states[-1], client), Streams(6).at(number, client))
+            updates.append(MaskUpdate(client, mask, np.zeros(0, np.float32), coded.data))
         states.append(algorithm.aggregate(states[-1], updates))
         memory[number] = algorithm.broadcast(states[-1]).payload
     lengths = []
@@ -210,7 +233,7 @@ def test_a_client_that_missed_rounds_gets_what_it_missed(codec: str, relayed: bo
         assert len(sent) < len(memory[number])
         for held in range(since, number):  # a node may remember more for the sake of another client
             assert algorithm.remember(sent, number, memory[held]) == memory[number]
-        nested = algorithm._downlink.chained(Received(5, number, None, state.stats), (Broadcast(sent),)).payload
+        nested = algorithm.writer.chain(state.history.content, (Broadcast(sent),)).payload
         with pytest.raises(WireError, match="form 5"):
             algorithm.remember(nested, number, memory[state.round])
         for held in (None, since - 1, number):
@@ -225,38 +248,62 @@ def test_the_past_is_kept_only_while_it_is_worth_sending() -> None:
     algorithm = make(nn.Linear(150, 200))
     state = algorithm.init()
     for _ in range(12):
-        state = fold(algorithm, state, 3 * [Streams(0).bits("m", algorithm.masked.size)])
-    window = Window.of(state.window)
+        state = fold(algorithm, state, 3 * [Streams(0).bits("m", algorithm.network.size)])
+    window = state.history.window
     assert len(window.steps) == MAX_STEPS
-    assert window.array().tobytes() == state.window.tobytes()
+    assert Window.from_bytes(window.to_bytes()) == window
     state = algorithm.aggregate(
-        state, [Update(7, Streams(1).bits("m", algorithm.masked.size), np.zeros(0, np.float32))]
+        state, [MaskUpdate(7, Streams(1).bits("m", algorithm.network.size), np.zeros(0, np.float32))]
     )
-    for masks in masks_of_rounds(3, 3, algorithm.masked.size):  # clients of no mind at all
+    for masks in masks_of_rounds(3, 3, algorithm.network.size):  # clients of no mind at all
         state = fold(algorithm, state, masks)
-    assert len(Window.of(state.window).steps) <= 1
+    assert len(state.history.window.steps) <= 1
     assert 7 not in algorithm.holders(state)
 
 
 def test_uploads_are_kept_only_while_they_are_worth_relaying() -> None:
+    network = make().network
+    few = MaskUpdate(3, Streams(0).bits("m", network.size), np.zeros(0, np.float32), bytes(10))
+    much = replace(few, coded=bytes(network.size))
+    for updates, keep, uploads in (
+        ([few, few], True, 2 * relay(3, bytes(10))),
+        ([few, much], True, None),
+        ([much, few], True, None),
+        ([few], False, None),
+    ):
+        arrivals = Arrivals(network, keep_uploads=keep)
+        assert len(list(arrivals.masks(updates))) == len(updates)
+        assert arrivals.uploads == uploads
+
+
+def test_nothing_is_coded_before_the_next_round_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     algorithm = make()
-    few = Update(3, Streams(0).bits("m", algorithm.masked.size), np.zeros(0, np.float32), bytes(10))
-    assert algorithm._relay(b"before", few) == b"before" + relay(3, bytes(10))
-    assert algorithm._relay(b"", replace(few, coded=bytes(algorithm.masked.size))) is None
-    assert algorithm._relay(None, few) is None
-    assert make(relay=False)._relay(b"", few) is None
+    state = advance(algorithm, advance(algorithm, algorithm.init(), 3), 3)
+    algorithm.broadcast(state)
+    coded: list[str] = []
+    for name in ("full", "step", "chain"):
+        monkeypatch.setattr(DownlinkWriter, name, lambda *_, name=name: coded.append(name))
+    state = advance(algorithm, state, 3)
+    arrays = algorithm.to_arrays(state)
+    assert not coded
+    monkeypatch.undo()
+    again = algorithm.from_arrays(arrays)
+    for since in (None, *algorithm.holders(state).values()):
+        assert algorithm.broadcast(again, since=since) == algorithm.broadcast(state, since=since)
+    assert algorithm.holders(again) == algorithm.holders(state)
+    assert algorithm.memory(again) == algorithm.memory(state)
 
 
 def test_a_client_without_the_past_says_so() -> None:
     algorithm = make()
     state = algorithm.init()
     for _ in range(2):  # clients that stay of one mind, so that the brief form is the shorter one
-        state = fold(algorithm, state, 3 * [Streams(0).bits("m", algorithm.masked.size)])
+        state = fold(algorithm, state, 3 * [Streams(0).bits("m", algorithm.network.size)])
     brief = algorithm.broadcast(state, since=2).payload
     with pytest.raises(WireError, match="builds on that of round 2, which this client does not hold"):
-        algorithm._downlink.read(brief, 3)
+        algorithm.reader.read(brief, 3)
     with pytest.raises(WireError, match="does not hold; it holds that of round 1"):
-        algorithm._downlink.read(brief, 3, algorithm.broadcast(algorithm.init()).payload)
+        algorithm.reader.read(brief, 3, algorithm.broadcast(algorithm.init()).payload)
 
 
 def test_divergence_is_that_of_the_definition() -> None:
@@ -276,16 +323,16 @@ def test_an_upload_is_accepted_only_in_its_place(data: Dataset) -> None:
         algorithm.decode(state, 3, payload)
     with pytest.raises(WireError, match="round 1 instead of 2"):
         algorithm.decode(fold(algorithm, state, [mask]), 2, payload)
-    other = FedPM(algorithm.masked, seed=6, local=algorithm.local)
+    other = replace(algorithm, seed=6)
     with pytest.raises(WireError, match="model"):
         other.decode(state, 2, payload)
-    with pytest.raises(WireError, match="'shared-randomness' instead of 'frequency'"):
+    with pytest.raises(WireError, match=r"3 \(shared-randomness\) instead of 1 \(frequency\)"):
         make(codec="frequency").decode(state, 2, payload)
 
 
 def test_modes_of_the_global_mask() -> None:
     algorithm = make()
-    state = fold(algorithm, algorithm.init(), masks_of_rounds(1, 10, algorithm.masked.size)[0])
+    state = fold(algorithm, algorithm.init(), masks_of_rounds(1, 10, algorithm.network.size)[0])
     theta = algorithm.mask(state, "expected")
     assert np.array_equal(algorithm.mask(state, "thresholded"), theta > 0.5)
     sampled = algorithm.mask(state, "sampled")

@@ -2,7 +2,6 @@
 
 import os
 import sys
-import time
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -23,24 +22,16 @@ LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 
 def quiet() -> dict[str, str]:
     """Return the environment for Flower's commands; what the user set stays as it is."""
-    before = dict(os.environ)
-    here = str(Path(sys.executable).parent)
-    paths = before.get("PATH", os.defpath).split(os.pathsep)
-    direct = [host for host in before.get("NO_PROXY", "").split(",") if host]
+    user = dict(os.environ)
+    programs = str(Path(sys.executable).parent)
+    path = user.get("PATH", os.defpath).split(os.pathsep)
+    unproxied = [host for host in user.get("NO_PROXY", "").split(",") if host]
     return {
         **QUIET,
-        **before,
-        "PATH": os.pathsep.join(dict.fromkeys([here, *paths])),  # Flower starts its own commands by name
-        "NO_PROXY": ",".join(dict.fromkeys([*direct, "127.0.0.1", "localhost"])),
+        **user,
+        "PATH": os.pathsep.join(dict.fromkeys([programs, *path])),  # Flower starts its own commands by name
+        "NO_PROXY": ",".join(dict.fromkeys([*unproxied, "127.0.0.1", "localhost"])),
     }
-
-
-def end_with_parent(parent: int, grace: float = 0.0) -> None:
-    """Never outlive the process that started this one: once that is gone, this one has another parent."""
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    time.sleep(grace)
-    os._exit(1)
 
 
 def require_flower() -> None:

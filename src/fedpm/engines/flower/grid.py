@@ -7,79 +7,87 @@ from dataclasses import dataclass, replace
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from fedpm.engines.base import Clients, Fault, Limits, Task
-from fedpm.engines.flower import replies
-from fedpm.engines.flower.work import Request
+from fedpm.engines.base import Clients, Fault, Reply, Task
+from fedpm.engines.flower import Limits, messages, replies
+from fedpm.engines.flower.node import Request
 from fedpm.errors import EngineError
 from fedpm.methods.base import ClientResult
 
 _AFTERLIFE = 60.0
 """Seconds for which Flower keeps a message after its round: an answer in this time is counted as late."""
 
-_QUIET = 10.0
+_SILENCE = 10.0
 """Seconds of waiting for nodes of which nobody needs to be told."""
 
 
 @dataclass(frozen=True)
-class Sent:
-    """A message that is under way."""
+class Pending:
+    """A client's broadcast that is under way; ``full`` if it builds on nothing that its node should remember.
+
+    ``sent`` counts the bytes of all that the client was sent in this round.
+    """
 
     task: Task
     node: int
     round: int
-    whole: bool = False
-    resent: int = 0
+    full: bool = False
+    sent: int = 0
 
 
 class Fleet:
-    """Runs the clients of the nodes that a Flower Grid reaches."""
+    """Runs the clients of the nodes that a Flower Grid reaches. Messages are known by Flower's ids of them."""
 
     def __init__(
         self,
         grid: Grid,
         clients: Clients,
-        total: int,
         limits: Limits,
         *,
+        total: int,
         pause: float = 1.0,
         say: Callable[[str], None] = print,
     ) -> None:
-        self._grid, self._clients, self._total, self._limits = grid, clients, total, limits
+        self._grid, self._clients, self._limits, self._total = grid, clients, limits, total
         self._pause, self._say = pause, say
-        self._hosts: dict[int, list[int]] = {}  # what each node hosts
-        self._asked: dict[str, int] = {}  # nodes that were asked for it, by message
-        self._overdue: dict[str, Sent] = {}  # messages of earlier rounds
-        self._held: dict[int, int] = {}  # the node of each client's last answer
+        self._hosted: dict[int, list[int]] = {}  # the clients of each node
+        self._queries: dict[str, int] = {}  # the nodes that were asked for theirs
+        self._overdue: dict[str, Pending] = {}  # broadcasts of earlier rounds
+        self._last_node: dict[int, int] = {}  # the node of each client's last answer
         self._begun = False
 
-    def run(self, round: int, tasks: Sequence[Task]) -> Iterator[tuple[int, ClientResult | Fault]]:
+    @property
+    def quorum(self) -> int:
+        """How many usable answers a round needs."""
+        return self._limits.quorum
+
+    def run(self, round: int, tasks: Sequence[Task]) -> Iterator[Reply]:
         """Yield the answers in order, with a fault for each client that gave none, and those that came too late."""
-        nodes = self._gather(round, [task.client for task in tasks])
-        end = time.monotonic() + self._limits.deadline
-        pending, answers = dict[str, Sent](), dict[int, ClientResult | Fault]()
+        nodes = self._await_nodes(round, [task.client for task in tasks])
+        deadline = time.monotonic() + self._limits.deadline
+        pending, answers = dict[str, Pending](), dict[int, Reply]()
         for task in tasks:
             if task.client in nodes:
-                pending.update(self._send(Sent(task, nodes[task.client], round)))
-        late: list[tuple[int, Fault]] = []
-        for _ in self._polls(end):
+                pending.update(self._send(Pending(task, nodes[task.client], round)))
+        late: list[Reply] = []
+        for _ in self._polls(deadline):
             if not pending:
                 break
             for message, reply in self._pull([*pending, *self._overdue]):
                 if message in self._overdue:
-                    late += self._too_late(self._overdue.pop(message), reply)
+                    late += _late(self._overdue.pop(message), reply)
                     continue
-                note = pending.pop(message)
-                if isinstance(reply, Fault) and reply.kind == "lacks" and not note.whole:
-                    pending.update(self._send(replace(note, whole=True)))
+                broadcast = pending.pop(message)
+                if isinstance(reply, Fault) and reply.kind == "lacks" and not broadcast.full:
+                    pending.update(self._send(replace(broadcast, full=True)))
                     continue
-                answers[note.task.client] = self._settled(note, reply)
+                answers[broadcast.task.client] = self._settle(broadcast, reply)
         self._overdue.update(pending)
-        for note in pending.values():
+        for broadcast in pending.values():
             reason = f"no answer within {self._limits.deadline:g} s (flower.deadline)"
-            answers[note.task.client] = Fault("silent", reason, note.resent)
+            answers[broadcast.task.client] = _reply(broadcast, Fault("silent", reason))
         for task in tasks:
-            absent = Fault("absent", "its node is not connected", -len(task.broadcast))
-            yield task.client, answers.get(task.client, absent)
+            absent = Reply(task.client, Fault("absent", "its node is not connected"), sent=0, received=0)
+            yield answers.get(task.client, absent)
         yield from late
 
     def close(self) -> None:
@@ -87,20 +95,19 @@ class Fleet:
 
     # -- messages -----------------------------------------------------------------------------------------
 
-    def _send(self, note: Sent) -> dict[str, Sent]:
-        """Send a client its broadcast, the whole one if it does not hold what the brief one builds on.
+    def _send(self, pending: Pending) -> dict[str, Pending]:
+        """Send a client its broadcast, the full one if its node does not hold what the brief one builds on.
 
-        The message is returned by its name; without one, its node has just gone.
+        It is returned by the id of its message; there is none if the node has just gone.
         """
-        task, limits = note.task, self._limits
-        broadcast, resent = task.broadcast, 0
-        unknown = self._held.get(task.client) != note.node
-        if note.whole or (task.memory and unknown):
-            broadcast = self._clients.algorithm.remember(task.broadcast, note.round, task.memory)
-            resent = len(broadcast) - (0 if note.whole else len(task.broadcast))
-        request = Request(task.client, note.round, limits.deadline, broadcast)
-        message = replies.ask(request, note.node, limits.deadline + _AFTERLIFE)
-        return {name: replace(note, resent=resent) for name in self._push(message)}
+        task, deadline = pending.task, self._limits.deadline
+        broadcast = task.broadcast
+        unknown = self._last_node.get(task.client) != pending.node
+        if pending.full or (task.memory and unknown):
+            broadcast = self._clients.method.remember(task.broadcast, pending.round, task.memory)
+        request = Request(task.client, pending.round, deadline, broadcast)
+        message = messages.write_request(request, pending.node, deadline + _AFTERLIFE)
+        return {name: replace(pending, sent=pending.sent + len(broadcast)) for name in self._push(message)}
 
     def _push(self, message: Message) -> list[str]:
         return [name for name in self._grid.push_messages([message]) if name]
@@ -110,17 +117,12 @@ class Fleet:
         for reply in self._grid.pull_messages(ids):
             yield reply.metadata.reply_to_message_id, replies.read_answer(reply)
 
-    def _settled(self, note: Sent, reply: ClientResult | Fault) -> ClientResult | Fault:
-        if isinstance(reply, ClientResult):
-            self._held[note.task.client] = note.node
-        elif reply.kind == "absent":
-            self._hosts.pop(note.node, None)  # started anew with other clients: it is asked again
-        return replace(reply, resent=note.resent)
-
-    def _too_late(self, note: Sent, reply: ClientResult | Fault) -> list[tuple[int, Fault]]:
-        if isinstance(reply, Fault):
-            return []  # it was counted as silent in its own round
-        return [(note.task.client, Fault("late", f"its answer to round {note.round} came after the deadline"))]
+    def _settle(self, broadcast: Pending, answer: ClientResult | Fault) -> Reply:
+        if isinstance(answer, ClientResult):
+            self._last_node[broadcast.task.client] = broadcast.node
+        elif answer.kind == "absent":
+            self._hosted.pop(broadcast.node, None)  # started anew with other clients: it is asked again
+        return _reply(broadcast, answer)
 
     def _polls(self, end: float) -> Iterator[None]:
         """Let the caller look again and again, at first often and then every ``pause`` seconds, up to an end."""
@@ -133,51 +135,63 @@ class Fleet:
 
     # -- nodes --------------------------------------------------------------------------------------------
 
-    def _gather(self, round: int, wanted: list[int]) -> dict[int, int]:
-        """Return the nodes of the clients that are connected.
+    def _await_nodes(self, round: int, chosen: list[int]) -> dict[int, int]:
+        """Return the nodes of the chosen clients that are connected.
 
         The first round waits for all clients, later ones only for a quorum: who is gone then is left out.
         """
         limits, told, start = self._limits, -1, time.monotonic()
-        for _ in self._polls(time.monotonic() + limits.patience):
+        for _ in self._polls(start + limits.patience):
             nodes = self._connected()
-            here = [client for client in wanted if client in nodes]
-            if len(nodes) == self._total or (self._begun and len(here) >= limits.quorum):
+            present = [client for client in chosen if client in nodes]
+            if len(nodes) == self._total or (self._begun and len(present) >= limits.quorum):
                 break
-            if len(nodes) != told and time.monotonic() > start + _QUIET:
+            if len(nodes) != told and time.monotonic() > start + _SILENCE:
                 told = len(nodes)
                 self._say(f"round {round}: {told} of {self._total} clients are connected; waiting for more")
-        if len(here) < limits.quorum:
+        if len(present) < limits.quorum:
             raise EngineError(
-                f"round {round}: {len(here)} of its {len(wanted)} clients are connected after {limits.patience:g} s "
+                f"round {round}: {len(present)} of its {len(chosen)} clients are connected after {limits.patience:g} s "
                 f"(flower.patience), fewer than the quorum of {limits.quorum} (flower.quorum); connect more SuperNodes "
                 "and start the run again: it continues where it stopped"
             )
         self._begun = True
-        return {client: nodes[client] for client in here}
+        return {client: nodes[client] for client in present}
 
     def _connected(self) -> dict[int, int]:
         """Return the node of every client that is connected now, asking nodes that are new."""
         online = set(self._grid.get_node_ids())
-        self._hosts = {node: clients for node, clients in self._hosts.items() if node in online}
-        self._asked = {message: node for message, node in self._asked.items() if node in online}
-        for node in sorted(online - set(self._hosts) - set(self._asked.values())):
-            for name in self._push(replies.ask_hosted(node, self._limits.patience + _AFTERLIFE)):
-                self._asked[name] = node
-        if self._asked:
-            for reply in self._grid.pull_messages(list(self._asked)):
-                node = self._asked.pop(reply.metadata.reply_to_message_id)
+        self._hosted = {node: clients for node, clients in self._hosted.items() if node in online}
+        self._queries = {message: node for message, node in self._queries.items() if node in online}
+        for node in sorted(online - set(self._hosted) - set(self._queries.values())):
+            query = messages.write_query(node, self._limits.patience + _AFTERLIFE)
+            self._queries.update(dict.fromkeys(self._push(query), node))
+        if self._queries:
+            for reply in self._grid.pull_messages(list(self._queries)):
+                node = self._queries.pop(reply.metadata.reply_to_message_id)
                 self._admit(node, replies.read_hosted(reply, self._total))
-        return {client: node for node, clients in self._hosts.items() for client in clients}
+        return {client: node for node, clients in self._hosted.items() for client in clients}
 
     def _admit(self, node: int, clients: list[int] | Fault) -> None:
-        """Note what a node hosts; a client that another node hosts stays with that one."""
+        """Take up what a node hosts; a client that another node hosts stays with that one."""
         if isinstance(clients, Fault) and clients.kind in ("crashed", "silent"):
             return  # if it is still there, it is asked again
         if isinstance(clients, Fault):
             self._say(f"node {node} is left out ({clients.kind}): {clients.reason}")
             clients = []
-        taken = {client for hosts in self._hosts.values() for client in hosts}
+        taken = {client for hosted in self._hosted.values() for client in hosted}
         for client in taken.intersection(clients):
             self._say(f"node {node} hosts client {client} too: left out there, another node had it first")
-        self._hosts[node] = [client for client in clients if client not in taken]
+        self._hosted[node] = [client for client in clients if client not in taken]
+
+
+def _reply(broadcast: Pending, answer: ClientResult | Fault) -> Reply:
+    received = len(answer.payload) if isinstance(answer, ClientResult) else 0
+    return Reply(broadcast.task.client, answer, broadcast.sent, received)
+
+
+def _late(broadcast: Pending, answer: ClientResult | Fault) -> list[Reply]:
+    if isinstance(answer, Fault):
+        return []  # it was counted as silent in its own round, and so was what it had been sent
+    fault = Fault("late", f"its answer to round {broadcast.round} came after the deadline")
+    return [Reply(broadcast.task.client, fault, sent=0, received=len(answer.payload))]

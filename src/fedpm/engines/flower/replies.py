@@ -1,4 +1,4 @@
-"""The server's half of Flower's messages. What comes from a client is checked: it may be anything."""
+"""What the server reads in the replies of nodes. It is checked: it may be anything."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,31 +7,19 @@ from flwr.app import ConfigRecord, Message
 from flwr.common.constant import ErrorCode
 
 from fedpm.engines.base import Fault
-from fedpm.engines.flower.records import LONGEST, RECORD, content
-from fedpm.engines.flower.work import Request
+from fedpm.engines.flower.messages import MAX_REASON, RECORD
 from fedpm.methods.base import ClientResult
 
 FAULTS = {"absent", "crashed", "error", "lacks", "silent"}
 """The faults that a client may report of itself."""
 _METRICS = ("train_", "uplink_")
-_CODES = {
+_FAULT_OF_CODE = {
     ErrorCode.UNKNOWN: "crashed",  # a Ray actor that died
     ErrorCode.CLIENT_APP_CRASHED: "crashed",
     ErrorCode.NODE_UNAVAILABLE: "crashed",
     ErrorCode.MESSAGE_UNAVAILABLE: "silent",
     ErrorCode.REPLY_MESSAGE_UNAVAILABLE: "silent",
 }
-
-
-def ask_hosted(node: int, ttl: float) -> Message:
-    """Return the message that asks a node which clients it hosts."""
-    return Message(content(), node, "query", ttl=ttl)
-
-
-def ask(request: Request, node: int, ttl: float) -> Message:
-    """Return the message that gives a client its broadcast."""
-    values = vars(request)
-    return Message(content(**values), node, "train", ttl=ttl, group_id=str(request.round))
 
 
 def read_hosted(reply: Message, total: int) -> list[int] | Fault:
@@ -41,7 +29,7 @@ def read_hosted(reply: Message, total: int) -> list[int] | Fault:
     clients = _values(reply).get("clients")
     if isinstance(clients, list) and all(type(client) is int and 0 <= client < total for client in clients):
         return [int(client) for client in clients]
-    return Fault("garbage", f"hosts clients {str(clients)[:LONGEST]}: should be numbers from 0 to {total - 1}")
+    return Fault("garbage", f"hosts clients {str(clients)[:MAX_REASON]}: should be numbers from 0 to {total - 1}")
 
 
 def read_answer(reply: Message) -> ClientResult | Fault:
@@ -54,7 +42,7 @@ def read_answer(reply: Message) -> ClientResult | Fault:
         metrics = {k: v for k, v in values.items() if k.startswith(_METRICS) and isinstance(v, float)}
         return ClientResult(payload, metrics)
     if fault in FAULTS:
-        return Fault(str(fault), str(values.get("reason", ""))[:LONGEST])
+        return Fault(str(fault), str(values.get("reason", ""))[:MAX_REASON])
     return Fault("garbage", "the reply holds neither an upload nor a known fault: another program answered")
 
 
@@ -64,5 +52,5 @@ def _values(reply: Message) -> Mapping[str, Any]:
 
 
 def _error(reply: Message) -> Fault:
-    reason = " ".join((reply.error.reason or "Flower gives no reason").split())[:LONGEST]
-    return Fault(_CODES.get(reply.error.code, "error"), reason)
+    reason = " ".join((reply.error.reason or "Flower gives no reason").split())[:MAX_REASON]
+    return Fault(_FAULT_OF_CODE.get(reply.error.code, "error"), reason)

@@ -11,11 +11,11 @@ from functools import lru_cache
 from queue import Empty, Queue
 from typing import Any
 
-from fedpm.engines.base import Clients, Fault, Limits, Task
+from fedpm.engines.base import Clients, Reply, Task
+from fedpm.engines.flower import Limits
 from fedpm.engines.flower.environment import LOOPBACK, require_flower
-from fedpm.engines.inprocess import interrupts_blocked
 from fedpm.errors import EngineError
-from fedpm.methods.base import ClientResult
+from fedpm.processes import interrupts_blocked
 
 require_flower()  # before the imports below, which read the environment
 
@@ -25,10 +25,10 @@ from flwr.clientapp import ClientApp  # noqa: E402
 from flwr.serverapp import Grid, ServerApp  # noqa: E402
 from flwr.simulation import run_simulation  # noqa: E402
 
-from fedpm.engines.flower import node, records  # noqa: E402
+from fedpm.engines.flower import messages, node  # noqa: E402
 from fedpm.engines.flower.grid import Fleet  # noqa: E402
 
-_LONGEST = 48
+_MAX_PATH = 48
 """Characters of a folder in which Ray can still name its sockets: the system allows them 107."""
 
 
@@ -47,9 +47,11 @@ class Simulation:
         nodes = client_app(ray.put(clients), total), total, resources
         self._thread = threading.Thread(target=self._serve, args=(grids, *nodes), daemon=True)
         self._thread.start()
-        self._fleet = Fleet(self._grid(grids), clients, total, limits, pause=0.1, say=_say)
+        self._fleet = Fleet(self._grid(grids), clients, limits, total=total, pause=0.1, say=_say)
 
-    def run(self, round: int, tasks: Sequence[Task]) -> Iterator[tuple[int, ClientResult | Fault]]:
+        self.quorum = limits.quorum
+
+    def run(self, round: int, tasks: Sequence[Task]) -> Iterator[Reply]:
         """Yield the answers in order."""
         yield from self._fleet.run(round, tasks)
 
@@ -86,27 +88,28 @@ class Simulation:
         raise EngineError(f"Flower's simulation did not start: {self._failed or 'it gives no reason'}")
 
 
-def client_app(clients: Any, total: int) -> ClientApp:
-    """Return the app of simulated nodes; ``clients`` is a reference into Ray's store, from where each actor reads."""
+def client_app(reference: Any, total: int) -> ClientApp:
+    """Return the app of simulated nodes; each actor reads the clients from Ray's store, by their reference there."""
     app = ClientApp()
 
     @app.query()
     def query(message: Message, context: Context) -> Message:
-        return records.reply_hosted(message, context, total)
+        return messages.write_hosted(message, messages.clients_of(context, total))
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        answer, memory = node.answer(_fetched(clients), records.read_request(message), records.recall(context))
-        records.remember(context, memory)
-        return records.reply(message, answer)
+        request = messages.read_request(message)
+        answer, memory = node.answer(_fetched(reference), request, messages.recall(context))
+        messages.remember(context, memory)
+        return messages.write_answer(message, answer)
 
     return app
 
 
 @lru_cache(maxsize=1)
-def _fetched(clients: Any) -> Clients:
-    found: Clients = ray.get(clients)
-    return found
+def _fetched(reference: Any) -> Clients:
+    clients: Clients = ray.get(reference)
+    return clients
 
 
 def _start_ray(cores: int, home: str) -> None:
@@ -115,7 +118,7 @@ def _start_ray(cores: int, home: str) -> None:
     if "RAY_ADDRESS" not in os.environ:
         os.environ.update(LOOPBACK)
         options["num_cpus"] = cores
-        if len(home) < _LONGEST:
+        if len(home) < _MAX_PATH:
             options["_temp_dir"] = home  # which is removed in the end
     with interrupts_blocked(), warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -4,48 +4,34 @@ A method is a quantiser, which turns a client's change of weights into bytes and
 w ← w + η_s · mean of the decoded changes.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import nn
 
-from fedpm.data.datasets import Shard
+from fedpm.aggregation.base import Aggregator
+from fedpm.aggregation.mean import Mean
 from fedpm.errors import WireError
-from fedpm.methods.base import Broadcast, ClientResult
+from fedpm.methods.base import Arrays, Broadcast, ClientResult, MeanStats
+from fedpm.methods.dense.quantiser import Quantised, Quantiser, the_mean
 from fedpm.methods.dense.weights import Content, read_weights, write_weights
-from fedpm.model.masking import MaskedNetwork, Vector
 from fedpm.rng import Streams
-from fedpm.training.local import Local, train_weights
 from fedpm.wire.entropy import Coded
 from fedpm.wire.message import Kind, Message
+from fedpm.wire.theta import Vector
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from fedpm.data.datasets import Shard
+    from fedpm.model.masking import MaskedNetwork
+    from fedpm.training.weights import WeightTrainer
 
 DIVERGED = 0
 """The form of an upload that holds nothing, because training ended in weights that are not finite."""
-
-
-@dataclass(frozen=True)
-class Quantised:
-    """A coded change of weights, and the bits per parameter that the paper would report for it (docs/baselines.md)."""
-
-    coded: Coded
-    paper_bpp: float
-
-
-class Quantiser(Protocol):
-    """Turns changes of weights into bytes and back."""
-
-    @property
-    def form(self) -> int:
-        """The method's number on the wire."""
-
-    def encode(self, delta: Vector, network: MaskedNetwork, rng: Streams, shared: Streams) -> Quantised:
-        """Code a finite change; ``rng`` is the client's own, and both ends hold ``shared``."""
-
-    def decode(self, data: bytes, network: MaskedNetwork, shared: Streams) -> Vector:
-        """Return the change, or raise WireError; values may be infinite, which the caller refuses."""
 
 
 @dataclass(frozen=True)
@@ -66,49 +52,48 @@ class DenseUpdate:
     stats: Vector
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Deltas:
-    """A dense method. Round t trains with lr · lr_decay^(t−1) and steps by server_lr · server_decay^(t−1).
+    """A dense method; ``form`` is the number of its uploads. Round t steps by server_lr · server_decay^(t−1).
 
     ``direction`` makes the server's step of the mean change: the mean itself, or its sign for a majority vote.
     """
 
-    masked: MaskedNetwork
+    network: MaskedNetwork
     seed: int
-    local: Local
+    trainer: WeightTrainer
     quantiser: Quantiser
+    form: int
+    aggregator: Aggregator = field(default_factory=Mean)
     server_lr: float = 1.0
-    lr_decay: float = 1.0
     server_decay: float = 1.0
     broadcast_as: str = "float32"
-    direction: Callable[..., Vector] = np.asarray
+    direction: Callable[[Any], Any] = the_mean
     modes: tuple[str, ...] = ("weights",)
     final_modes: tuple[str, ...] = ("weights",)
 
     def init(self) -> DenseState:
         """Return the state before the first round: nothing but what the seed implies."""
-        return DenseState(0, 0, self.masked.dense_weights(self.seed), self.masked.initial_stats())
+        return DenseState(0, 0, self.network.dense_weights(self.seed), self.network.initial_stats())
 
     # -- on the client ------------------------------------------------------------------------------------
 
     def client_update(self, broadcast: bytes, shard: Shard, rng: Streams, memory: bytes = b"") -> ClientResult:
         """Train the weights, and send by how much they changed."""
-        received = read_weights(broadcast, self.masked, rng.round)
-        how = replace(self.local, lr=self.local.lr * self.lr_decay ** (rng.round - 1))
-        weights, stats, loss = train_weights(self.masked, received.weights, received.stats, shard, rng, how)
-        form, found = DIVERGED, Quantised(Coded(b"", 0.0), 0.0)
-        if np.isfinite(weights).all():
-            shared = Streams(received.seed).at(rng.round, rng.client)
-            form, found = (
-                self.quantiser.form,
-                self.quantiser.encode(weights - received.weights, self.masked, rng, shared),
-            )
-        fingerprint = self.masked.fingerprint(received.seed)
-        message = Message(Kind.UPLOAD, form, fingerprint, rng.round, rng.client, found.coded.data, stats)
+        told = read_weights(broadcast, self.network, rng.round)
+        trained = self.trainer.train(told.weights, stats=told.stats, shard=shard, rng=rng)
+        form, quantised = DIVERGED, Quantised(Coded(b"", 0.0), 0.0)
+        if np.isfinite(trained.values).all():
+            shared = Streams(told.seed).at(rng.round, rng.client)
+            change = trained.values - told.weights
+            form, quantised = self.form, self.quantiser.encode(change, self.network, rng, shared)
+        coded = quantised.coded
+        fingerprint = self.network.fingerprint(told.seed)
+        message = Message(Kind.UPLOAD, form, fingerprint, rng.round, rng.client, coded.data, trained.stats)
         metrics = {
-            "train_loss": loss,
-            "uplink_ideal_bpp": found.coded.ideal_bits / self.masked.size,
-            "uplink_paper_bpp": found.paper_bpp,
+            **trained.metrics,
+            "uplink_ideal_bpp": coded.ideal_bits / self.network.size,
+            "uplink_paper_bpp": quantised.paper_bpp,
         }
         return ClientResult(message.to_bytes(), metrics)
 
@@ -121,7 +106,7 @@ class Deltas:
     def broadcast(self, state: DenseState, *, since: int | None = None) -> Broadcast:
         """Return the weights, or the seed alone while they are its own."""
         content = Content(self.seed, state.round + 1, state.weights if state.steps else None, state.stats)
-        return write_weights(content, self.masked, self.broadcast_as)
+        return write_weights(content, self.network, self.broadcast_as)
 
     def holders(self, state: DenseState) -> dict[int, int]:
         """Return nobody: no client needs to remember anything."""
@@ -134,43 +119,58 @@ class Deltas:
     def decode(self, state: DenseState, client: int, payload: bytes) -> DenseUpdate:
         """Return a client's change of weights and norm statistics."""
         message = Message.from_bytes(payload)
-        fingerprint = self.masked.fingerprint(self.seed)
-        message.expect(Kind.UPLOAD, fingerprint, state.round + 1, client, self.masked.stats_size)
+        fingerprint = self.network.fingerprint(self.seed)
+        message.expect(Kind.UPLOAD, fingerprint, state.round + 1, client, self.network.stats_size)
         if message.form == DIVERGED:
             raise WireError("the client's training diverged, so it sent no change; lower local.lr", "diverged")
-        if message.form != self.quantiser.form:
-            raise WireError(f"upload of form {message.form} instead of {self.quantiser.form}: of another method")
+        if message.form != self.form:
+            raise WireError(f"upload of form {message.form} instead of {self.form}: of another method")
         with np.errstate(over="ignore", invalid="ignore"):
             shared = Streams(self.seed).at(state.round + 1, client)
-            delta = self.quantiser.decode(message.coded, self.masked, shared)
+            delta = self.quantiser.decode(message.coded, self.network, shared)
         if not np.isfinite(delta).all():
             raise WireError("upload decodes to a change that is not finite: it is damaged")
         return DenseUpdate(delta, message.stats)
 
     def aggregate(self, state: DenseState, updates: Iterable[DenseUpdate]) -> DenseState:
-        """Step along the mean change, which is summed one client at a time."""
-        delta = np.zeros(self.masked.size, np.float64)
-        stats = np.zeros(self.masked.stats_size, np.float64)
-        count = 0
-        for update in updates:
-            delta += update.delta
-            stats += update.stats
-            count += 1
-        if not count:  # nobody answered: the weights stay
+        """Step along the mean change."""
+        stats = MeanStats(self.network.stats_size)
+
+        def changes() -> Iterable[Vector]:
+            for update in updates:
+                stats.add(update.stats)
+                yield update.delta
+
+        folded = self.aggregator.fold(changes(), self.network.size, np.float64)
+        if not folded.count:  # nobody answered: the weights stay
             return replace(state, round=state.round + 1)
-        step = self.server_lr * self.server_decay**state.round * self.direction(delta / count)
+        step = self.server_lr * self.server_decay**state.round * self.direction(folded.mean())
         return DenseState(
             round=state.round + 1,
             steps=state.steps + 1,
             weights=(state.weights + step).astype(np.float32),
-            stats=(stats / count).astype(np.float32),
+            stats=stats.mean(),
         )
+
+    def to_arrays(self, state: DenseState) -> Arrays:
+        """Return a state for a checkpoint."""
+        numbers = np.array([state.round, state.steps])
+        return {"dense_state": numbers, "weights": state.weights, "stats": state.stats}
+
+    def from_arrays(self, arrays: Arrays) -> DenseState:
+        """Return the state of a checkpoint."""
+        round, steps = arrays["dense_state"].tolist()
+        return DenseState(round, steps, arrays["weights"], arrays["stats"])
 
     # -- the global model ---------------------------------------------------------------------------------
 
     def mask(self, state: DenseState, mode: str) -> None:
         """Return None: a dense network is no mask."""
 
-    def network(self, state: DenseState, mode: str) -> nn.Module:
+    def module(self, state: DenseState, mode: str) -> nn.Module:
         """Return the network with the global weights."""
-        return self.masked.module(torch.from_numpy(state.weights), state.stats)
+        return self.network.module(state.weights, state.stats)
+
+    def stats(self, state: DenseState) -> Vector:
+        """Return the norm layers' statistics."""
+        return state.stats

@@ -1,22 +1,26 @@
 """DRIVE (Vargaftik et al. 2021): the signs of the rotated change, and a scale for each block."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedpm.methods.dense.deltas import Quantised
 from fedpm.methods.dense.layered import read_scales
+from fedpm.methods.dense.quantiser import Quantised, register_quantiser
 from fedpm.methods.dense.rotation import Rotation, paper_bpp
-from fedpm.model.masking import MaskedNetwork, Vector
 from fedpm.rng import Streams
 from fedpm.wire.entropy import Coded, decode, encode
+from fedpm.wire.theta import Vector
+
+if TYPE_CHECKING:
+    from fedpm.model.masking import MaskedNetwork
 
 
 @dataclass(frozen=True)
 class RotatedSigns:
     """sign(y) and S = ‖y‖₂²/‖y‖₁ of the rotation y, unbiased over rotations."""
-
-    form: int = 20
 
     def encode(self, delta: Vector, network: MaskedNetwork, rng: Streams, shared: Streams) -> Quantised:
         """Send S of every block and the signs."""
@@ -32,4 +36,13 @@ class RotatedSigns:
         rotation = Rotation(network.size, shared)
         scales, rest = read_scales(data, len(rotation.lengths))
         signs = decode(rest, np.zeros(rotation.padded, np.uint8), 2) * 2 - 1
-        return rotation.inverse(signs.astype(np.float32) * rotation.spread(scales))
+        return rotation.inverse(signs.astype(np.float32) * rotation.per_coordinate(scales))
+
+
+register_quantiser(
+    "drive",
+    "DRIVE",
+    about="signs of the rotated changes, and a scale a block",
+    form=20,
+    quantiser=lambda settings: RotatedSigns(),
+)

@@ -1,19 +1,27 @@
 """EDEN (Vargaftik et al. 2022): the rotated change in the best levels for Gaussian numbers, and a scale a block.
 
-At 1 bit it is DRIVE. Below 1 bit, both ends draw which weights are sent at all, and those count 1/p.
+At 1 bit these are signs. Below 1 bit, both ends draw which weights are sent at all, and those count 1/p.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import model_validator
 
-from fedpm.methods.dense.deltas import Quantised
 from fedpm.methods.dense.layered import read_scales, read_setting, symbol_entropy, write_setting
+from fedpm.methods.dense.quantiser import Quantised, register_quantiser
 from fedpm.methods.dense.rotation import Rotation, paper_bpp
-from fedpm.model.masking import MaskedNetwork, Vector
+from fedpm.registry import Settings, setting
 from fedpm.rng import Streams
 from fedpm.wire.entropy import Coded, decode, encode
+from fedpm.wire.theta import Vector
+
+if TYPE_CHECKING:
+    from fedpm.model.masking import MaskedNetwork
 
 LLOYD_MAX = {1: (0.7978846,), 2: (0.4527800, 1.5104176)}
 """The positive half of the levels with the least mean squared error for N(0, 1), by bits."""
@@ -24,7 +32,6 @@ class GaussianLevels:
     """``bits`` per parameter: up to 1, or 2; the scale ‖y‖²/⟨Q(z), y⟩ makes it unbiased over rotations."""
 
     bits: float
-    form: int = 21
 
     def encode(self, delta: Vector, network: MaskedNetwork, rng: Streams, shared: Streams) -> Quantised:
         """Send the scale of every block, and the level that is nearest to z = y·√P/‖y‖."""
@@ -33,7 +40,7 @@ class GaussianLevels:
         y = rotation.forward(sent)
         energy = rotation.sums(y * y)
         deviation = np.sqrt(energy / rotation.lengths).astype(np.float32)
-        symbols = self._nearest(y, rotation.spread(deviation))
+        symbols = self._nearest(y, rotation.per_coordinate(deviation))
         scales = energy / np.maximum(rotation.sums(self.levels[symbols] * y), np.finfo(np.float32).tiny)
         coded = encode(symbols, np.zeros(len(y), np.uint8), len(self.levels))
         data = write_setting(self.bits) + scales.astype("<f4").tobytes() + coded.data
@@ -47,7 +54,7 @@ class GaussianLevels:
         scales, rest = read_scales(read_setting(data, self.bits, "eden.bits"), len(rotation.lengths))
         symbols = decode(rest, np.zeros(rotation.padded, np.uint8), len(self.levels))
         delta = np.zeros(network.size, np.float32)
-        delta[kept] = rotation.inverse(self.levels[symbols] * rotation.spread(scales))
+        delta[kept] = rotation.inverse(self.levels[symbols] * rotation.per_coordinate(scales))
         return delta
 
     def kept(self, network: MaskedNetwork, shared: Streams) -> npt.NDArray[np.bool_]:
@@ -67,3 +74,25 @@ class GaussianLevels:
         """Return the number of the level that is nearest to each coordinate in units of its block's deviation."""
         bounds = (self.levels[1:] + self.levels[:-1]) / 2
         return sum(((y >= bound * deviation).astype(np.int32) for bound in bounds), np.zeros(len(y), np.int32))
+
+
+class EdenSettings(Settings):
+    """The quantiser of EDEN."""
+
+    bits: float = setting(1.0, "bits per parameter: up to 1, or 2", ge=1e-3, le=2)
+
+    @model_validator(mode="after")
+    def _bits(self) -> Self:
+        if 1 < self.bits < 2:
+            raise ValueError(f"eden.bits = {self.bits} should be 2, or at most 1: there are no levels in between")
+        return self
+
+
+register_quantiser(
+    "eden",
+    "EDEN",
+    about="the rotated changes in the best levels for Gaussian numbers",
+    form=21,
+    quantiser=lambda settings: GaussianLevels(settings.bits),
+    settings=EdenSettings,
+)

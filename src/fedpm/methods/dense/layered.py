@@ -1,15 +1,21 @@
 """What the quantisers share that treat every layer by itself: scales of layers, symbols in contexts of layers."""
 
+from __future__ import annotations
+
 import struct
 from math import gcd
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from fedpm.errors import WireError
-from fedpm.methods.dense.deltas import Quantised
-from fedpm.model.masking import MaskedNetwork, Vector
+from fedpm.methods.dense.quantiser import Quantised
 from fedpm.wire.entropy import Coded, decode, encode
+from fedpm.wire.theta import Vector
+
+if TYPE_CHECKING:
+    from fedpm.model.masking import MaskedNetwork
 
 Symbols = npt.NDArray[np.int32]
 _SETTING = struct.Struct("<f")
@@ -20,12 +26,14 @@ def sizes(network: MaskedNetwork) -> npt.NDArray[np.int64]:
     return np.array([part.size for part in network.parts])
 
 
-def spread(values: npt.NDArray[np.float32], network: MaskedNetwork) -> Vector:
+def per_weight(values: npt.NDArray[np.float32], network: MaskedNetwork) -> Vector:
     """Return a layer's value for each of its weights."""
     return np.repeat(values, sizes(network))
 
 
-def pack(scales: npt.NDArray[np.float32], symbols: Symbols, network: MaskedNetwork, alphabet: int) -> Quantised:
+def encode_symbols(
+    scales: npt.NDArray[np.float32], symbols: Symbols, network: MaskedNetwork, alphabet: int
+) -> Quantised:
     """Code float32 scales and then symbols, in contexts of their layer."""
     order = mixed(network.size)
     coded = encode(symbols[order], network.layers()[order], alphabet)
@@ -33,7 +41,7 @@ def pack(scales: npt.NDArray[np.float32], symbols: Symbols, network: MaskedNetwo
     return Quantised(Coded(data, coded.ideal_bits + 32 * len(scales)), symbol_entropy(symbols))
 
 
-def unpack(data: bytes, network: MaskedNetwork, alphabet: int) -> Symbols:
+def decode_symbols(data: bytes, network: MaskedNetwork, alphabet: int) -> Symbols:
     """Return the symbols, or raise WireError."""
     order = mixed(network.size)
     symbols = np.empty(network.size, np.int32)

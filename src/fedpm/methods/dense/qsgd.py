@@ -1,17 +1,32 @@
 """QSGD (Alistarh et al. 2017): of every layer its norm, and of every weight a signed level of s = a·√n levels."""
 
+from __future__ import annotations
+
 import struct
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedpm.errors import WireError
-from fedpm.methods.dense.deltas import Quantised
-from fedpm.methods.dense.layered import pack, read_scales, read_setting, sizes, spread, unpack, write_setting
-from fedpm.model.masking import MaskedNetwork, Vector
+from fedpm.methods.dense.layered import (
+    decode_symbols,
+    encode_symbols,
+    per_weight,
+    read_scales,
+    read_setting,
+    sizes,
+    write_setting,
+)
+from fedpm.methods.dense.quantiser import Quantised, register_quantiser
+from fedpm.registry import Settings, setting
 from fedpm.rng import Streams
 from fedpm.wire.entropy import Coded
 from fedpm.wire.masks import sample_mask
+from fedpm.wire.theta import Vector
+
+if TYPE_CHECKING:
+    from fedpm.model.masking import MaskedNetwork
 
 _TOP = struct.Struct("<I")
 _TINY = np.float32(1e-30)  # a layer that hardly changed stays as it was; steps over less would overflow
@@ -26,18 +41,17 @@ class Levels:
     """
 
     per_root: float
-    form: int = 19
 
     def encode(self, delta: Vector, network: MaskedNetwork, rng: Streams, shared: Streams) -> Quantised:
         """Send the norm of every layer and the signed levels."""
         norms = np.array([np.linalg.norm(layer.astype(np.float64)) for layer in network.pieces(delta)], np.float32)
         steps = self.steps(network)
-        exact: Vector = np.abs(delta) * spread((steps / np.maximum(norms, _TINY)).astype(np.float32), network)
+        exact: Vector = np.abs(delta) * per_weight((steps / np.maximum(norms, _TINY)).astype(np.float32), network)
         below = np.floor(exact)
         levels = below + sample_mask(exact - below, rng.uint32("levels", network.size))
-        signed = (np.sign(delta) * np.minimum(levels, spread(steps, network))).astype(np.int32)
+        signed = (np.sign(delta) * np.minimum(levels, per_weight(steps, network))).astype(np.int32)
         top = max(1, int(np.abs(signed).max()))
-        found = pack(norms, signed + top, network, 2 * top + 1)
+        found = encode_symbols(norms, signed + top, network, 2 * top + 1)
         head = write_setting(self.per_root) + _TOP.pack(top)
         return Quantised(Coded(head + found.coded.data, found.coded.ideal_bits + 8 * len(head)), found.paper_bpp)
 
@@ -51,10 +65,26 @@ class Levels:
         if not 1 <= top <= steps.max():
             raise WireError(f"upload of levels up to {top}: should be from 1 to {int(steps.max())}; it is damaged")
         norms, rest = read_scales(data[_TOP.size :], len(network.parts))
-        levels = unpack(rest, network, 2 * top + 1) - top
-        values: Vector = levels.astype(np.float32) * spread(norms / steps, network)
+        levels = decode_symbols(rest, network, 2 * top + 1) - top
+        values: Vector = levels.astype(np.float32) * per_weight(norms / steps, network)
         return values
 
     def steps(self, network: MaskedNetwork) -> Vector:
         """Return s of every layer."""
         return np.maximum(1, np.rint(self.per_root * np.sqrt(sizes(network)))).astype(np.float32)
+
+
+class QSGDSettings(Settings):
+    """The quantiser of QSGD."""
+
+    levels: float = setting(0.25, "levels s of a layer of n weights, divided by √n", ge=1e-3, le=100)
+
+
+register_quantiser(
+    "qsgd",
+    "QSGD",
+    about="a signed level of each weight, and a norm a layer",
+    form=19,
+    quantiser=lambda settings: Levels(settings.levels),
+    settings=QSGDSettings,
+)

@@ -4,17 +4,23 @@ After it, every coordinate of a block is nearly Gaussian with the same variance,
 cut into blocks of powers of two and only the last one is padded, so that about as many coordinates come out as went in.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from math import sqrt
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from fedpm.model.masking import MaskedNetwork, Vector
 from fedpm.rng import Streams
 from fedpm.wire.masks import entropy
+from fedpm.wire.theta import Vector
+
+if TYPE_CHECKING:
+    from fedpm.model.masking import MaskedNetwork
 
 LARGEST = 2**16  # a block stays in the processor's cache
 SMALLEST = 2**10
@@ -82,7 +88,7 @@ class Rotation:
         """Return the sum over each block."""
         return np.array([y[block].sum(dtype=np.float64) for block in self._blocks()])
 
-    def spread(self, values: npt.NDArray[np.float32]) -> Vector:
+    def per_coordinate(self, values: npt.NDArray[np.float32]) -> Vector:
         """Return a block's value for each of its coordinates."""
         return np.repeat(values, np.array(self.lengths, np.int64))
 

@@ -1,217 +1,250 @@
 """FedPM: federated training of a probability mask (Algorithm 1)."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
-import torch
-from torch import nn
 
-from fedpm.aggregation.posterior import Posterior, reset_due
-from fedpm.data.datasets import Shard
-from fedpm.errors import WireError
-from fedpm.methods.base import Broadcast, ClientResult
-from fedpm.methods.mask.downlink import Downlink, Received, relay
-from fedpm.methods.mask.window import Window
-from fedpm.model.masking import MaskedNetwork, Vector
+from fedpm.aggregation.base import Aggregator
+from fedpm.aggregation.mean import Mean
+from fedpm.aggregation.posterior import AggregationSettings, Posterior, reset_due, resets
+from fedpm.errors import ConfigError, WireError
+from fedpm.methods.base import Arrays, Broadcast, ClientResult, Ingredients
+from fedpm.methods.mask.downlink import Addition, Content, DownlinkWriter, context
+from fedpm.methods.mask.history import History
+from fedpm.methods.mask.reader import DownlinkReader
+from fedpm.methods.mask.state import Arrivals, MaskState, MaskUpdate
+from fedpm.registry import CODERS, MethodSpec, forms_of, register
 from fedpm.rng import Streams
-from fedpm.training.local import Local, train_scores
-from fedpm.training.private import Private, train_private
-from fedpm.wire.coders.relative_entropy import RelativeEntropy
-from fedpm.wire.coders.table import CODERS
-from fedpm.wire.contexts import Counts
-from fedpm.wire.masks import Known, Mask, entropy, sample_mask
+from fedpm.wire.coders.base import Coding, Context
+from fedpm.wire.masks import Mask, entropy, sample_mask
 from fedpm.wire.message import Kind, Message
+from fedpm.wire.theta import Vector
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from fedpm.data.datasets import Shard
+    from fedpm.model.masking import MaskedNetwork
+    from fedpm.training.private import PrivateScoreTrainer
+    from fedpm.training.scores import ScoreTrainer
 
 CLAMP = 0.01
 """Clients keep θ in [0.01, 0.99] before the logit, which is infinite at 0 and 1."""
 
 
-@dataclass(frozen=True)
-class FedPMState:
-    """The server's state: ones among ``total`` masks since the last reset (0: the seed's initial θ).
+@dataclass(frozen=True, kw_only=True)
+class FedPM:
+    """FedPM with Bayesian aggregation; ``reset_every=1`` with ``lam0=1`` is the plain mean of Section 3.1.2.
 
-    ``window`` has its last broadcasts and the next one (``Window.of``).
+    Args:
+        network: the frozen network.
+        seed: names its weights and the initial θ.
+        trainer: trains a client's probability mask.
+        coding: codes its sample.
+        form: the number of uploads on the wire, if not the coder's own.
+        aggregator: folds the masks of a round.
+        lam0: the prior, λ0 of both Beta parameters.
+        reset_every: rounds between resets of the prior, γ.
+        relay: whether broadcasts may pass the last uploads on where that is shorter.
+        clamp: clients start from θ in [clamp, 1 − clamp].
+        modes: the global networks that are evaluated.
+        final_modes: those that can be shipped.
     """
 
-    round: int
-    ones: Counts
-    total: int
-    stats: Vector
-    window: npt.NDArray[np.uint8]
-
-
-@dataclass(frozen=True)
-class Update:
-    """A decoded upload, and the mask as it was coded, if that may be relayed."""
-
-    client: int
-    mask: Mask
-    stats: Vector
-    coded: bytes = b""
-
-
-@dataclass(frozen=True)
-class FedPM:
-    """FedPM with Bayesian aggregation; ``reset_every=1`` with ``lam0=1`` is the plain mean of Section 3.1.2."""
-
-    masked: MaskedNetwork
+    network: MaskedNetwork
     seed: int
-    local: Local
-    codec: str = "shared-randomness"
+    trainer: ScoreTrainer | PrivateScoreTrainer
+    coding: Coding
+    form: int | None = None
+    aggregator: Aggregator = field(default_factory=Mean)
     lam0: int = 1
     reset_every: int = 1
     relay: bool = True
-    relative: RelativeEntropy = field(default_factory=RelativeEntropy)
-    private: Private | None = None
+    clamp: float = CLAMP
     modes: tuple[str, ...] = ("sampled", "thresholded", "expected")
     final_modes: tuple[str, ...] = ("sampled", "thresholded")
 
     @cached_property
-    def _downlink(self) -> Downlink:
-        return Downlink(self.masked)
+    def writer(self) -> DownlinkWriter:
+        """Writes broadcasts."""
+        return DownlinkWriter(self.network, self.coding)
 
-    def init(self) -> FedPMState:
+    @cached_property
+    def reader(self) -> DownlinkReader:
+        """Reads them."""
+        return DownlinkReader(self.network, self.coding)
+
+    def init(self) -> MaskState:
         """Return the state before the first round: nothing but what the seed implies."""
-        nothing = np.zeros(self.masked.size, np.uint32)
-        stats = self.masked.initial_stats()
-        seed = self._downlink.full(Received(self.seed, 1, None, stats))
-        return FedPMState(0, nothing, 0, stats, Window(seed).array())
+        initial = Posterior.initial(self.seed, self.network.size, self.network.init)
+        return self._state(0, initial, self.network.initial_stats(), updated=0)
 
     # -- on the client ------------------------------------------------------------------------------------
 
     def client_update(self, broadcast: bytes, shard: Shard, rng: Streams, memory: bytes = b"") -> ClientResult:
         """Train a probability mask from the server's, and send one sample of it (Section 3.1.1)."""
-        received = self._downlink.read(broadcast, rng.round, memory)
-        belief = received.belief_of(self.masked).belief
-        start = belief.theta().clip(CLAMP, 1 - CLAMP)
-        weights = self.masked.weights(received.seed)
-        measured = {}
-        if self.private is None:
-            theta, stats, loss = train_scores(self.masked, weights, start, received.stats, shard, rng, self.local)
-            measured["train_loss"] = loss
-        else:  # what is measured on the examples themselves stays on the client
-            rng, stats = self.private.streams(rng), received.stats
-            theta = train_private(self.masked, weights, start, shard, rng, self.local, self.private)
-        if self.private is None or self.private.unit == "example":
-            measured["uplink_kl_bpp"] = divergence(theta, start)
-        number, coder = CODERS[self.codec]
-        if self.codec == "relative-entropy":
-            coder = self.relative
-        known = self._downlink.known(belief, received.seed, rng.round, rng.client)
-        mask, coded = coder.encode(theta, known, private=rng)
-        fingerprint = self.masked.fingerprint(received.seed)
-        message = Message(Kind.UPLOAD, number, fingerprint, rng.round, rng.client, coded.data, stats)
+        told = self.reader.read(broadcast, rng.round, memory)
+        theta = told.posterior.theta
+        trained = self.trainer.train(
+            theta.floats().clip(self.clamp, 1 - self.clamp),
+            frozen=self.network.weights(told.seed),
+            stats=told.stats,
+            shard=shard,
+            rng=rng,
+        )
+        known = context(self.network, theta, Streams(told.seed).at(rng.round, rng.client))
+        mask, coded = self.coding.coder.encode(trained.values, known, private=rng)
+        fingerprint = self.network.fingerprint(told.seed)
+        message = Message(Kind.UPLOAD, self._upload_form, fingerprint, rng.round, rng.client, coded.data, trained.stats)
         metrics = {
-            **measured,
-            "uplink_ideal_bpp": coded.ideal_bits / self.masked.size,
-            "uplink_frequency_entropy_bpp": entropy(float(mask.mean(dtype=np.float64))),
+            **trained.metrics,
+            "uplink_ideal_bpp": coded.ideal_bits / self.network.size,
+            "uplink_paper_bpp": entropy(float(mask.mean(dtype=np.float64))),
         }
         return ClientResult(message.to_bytes(), metrics)
 
     def remember(self, broadcast: bytes, round: int, memory: bytes = b"") -> bytes:
         """Return what a client keeps of a broadcast, to read brief ones later."""
-        return self._downlink.full(self._downlink.read(broadcast, round, memory)).payload
+        return self.writer.full(self.reader.read(broadcast, round, memory)).payload
 
     # -- on the server ------------------------------------------------------------------------------------
 
-    def broadcast(self, state: FedPMState, *, since: int | None = None) -> Broadcast:
+    def broadcast(self, state: MaskState, *, since: int | None = None) -> Broadcast:
         """Return the message that starts the next round, for a client that holds the one of round ``since`` or none."""
-        window = Window.of(state.window)
-        if since is None:
-            return window.full
-        steps = window.steps[since - state.round - 1 :]
-        brief = steps[0] if len(steps) == 1 else self._downlink.chained(self._content(state), steps)
-        return min(window.full, brief, key=lambda form: len(form.payload))
+        return state.history.broadcast(since)
 
-    def holders(self, state: FedPMState) -> dict[int, int]:
+    def holders(self, state: MaskState) -> dict[int, int]:
         """Return the clients that hold a broadcast to build on, each with its round."""
-        return Window.of(state.window).holders
+        return state.history.window.holders
 
-    def memory(self, state: FedPMState) -> bytes:
+    def memory(self, state: MaskState) -> bytes:
         """Return what a client that holds the broadcast of the round before remembers of it."""
-        return Window.of(state.window).before
+        return state.history.window.before
 
-    def _content(self, state: FedPMState) -> Received:
-        posterior = Posterior(state.ones, state.total, self.lam0) if state.total else None
-        return Received(self.seed, state.round + 1, posterior, state.stats)
-
-    def decode(self, state: FedPMState, client: int, payload: bytes) -> Update:
+    def decode(self, state: MaskState, client: int, payload: bytes) -> MaskUpdate:
         """Return a client's mask and norm statistics."""
         message = Message.from_bytes(payload)
-        fingerprint = self.masked.fingerprint(self.seed)
-        message.expect(Kind.UPLOAD, fingerprint, state.round + 1, client, self.masked.stats_size)
-        number, coder = CODERS[self.codec]
-        if message.form != number:
-            names = {n: name for name, (n, _) in CODERS.items()}
-            raise WireError(f"mask coded with {names.get(message.form, message.form)!r} instead of {self.codec!r}")
-        return Update(client, coder.decode(message.coded, self.known(state, client)), message.stats, message.coded)
+        fingerprint = self.network.fingerprint(self.seed)
+        message.expect(Kind.UPLOAD, fingerprint, state.round + 1, client, self.network.stats_size)
+        if message.form != self._upload_form:
+            coders = {form: spec.name for spec in CODERS for form in forms_of(spec)}
+            raise WireError(
+                f"upload of form {message.form} ({coders.get(message.form, 'of another method')}) instead of "
+                f"{self._upload_form} ({self.coding.name}): of another method or coder"
+            )
+        mask = self.coding.coder.decode(message.coded, self.context(state, client))
+        return MaskUpdate(client, mask, message.stats, message.coded)
 
-    def known(self, state: FedPMState, client: int) -> Known:
+    def aggregate(self, state: MaskState, updates: Iterable[MaskUpdate]) -> MaskState:
+        """Fold the clients' masks into the posterior (Algorithm 2), one at a time."""
+        arrived = Arrivals(self.network, keep_uploads=self.relay and self.aggregator.sums)
+        masks = self.aggregator.fold(arrived.masks(updates), self.network.size, np.uint32)
+        number = state.round + 1
+        if not masks.count:  # nobody answered: the belief stays
+            return self._state(number, state.posterior, state.stats, updated=state.updated)
+        reset = reset_due(number, state.updated, self.reset_every)
+        posterior = state.posterior.updated(masks.total, masks.count, lam0=self.lam0, reset=reset)
+        added = Addition(
+            state.history.content, tuple(arrived.clients), masks.count, self.aggregator.sums, arrived.uploads or b""
+        )
+        return self._state(number, posterior, arrived.stats.mean(), updated=number, before=state, added=added)
+
+    def context(self, state: MaskState, client: int) -> Context:
         """Return what a client and the server both know when it answers the next broadcast."""
-        return self._downlink.known(self.posterior(state).belief, self.seed, state.round + 1, client)
+        return context(self.network, state.posterior.theta, Streams(self.seed).at(state.round + 1, client))
 
-    def aggregate(self, state: FedPMState, updates: Iterable[Update]) -> FedPMState:
-        """Update the posterior with the clients' masks (Algorithm 2), one at a time."""
-        ones = np.zeros(self.masked.size, np.uint32)
-        stats = np.zeros(self.masked.stats_size, np.float64)
-        clients: list[int] = []
-        uploads: bytes | None = b""
-        for update in updates:
-            ones += update.mask
-            stats += update.stats
-            clients.append(update.client)
-            uploads = self._relay(uploads, update)
-        after = replace(state, round=state.round + 1)
-        if not clients:  # the belief stays; so rare a case needs no brief form
-            return replace(after, window=Window(self._downlink.full(self._content(after))).array())
-        reset = state.total == 0 or reset_due(after.round, self.reset_every)
-        posterior = Posterior(state.ones, state.total, self.lam0).updated(ones, len(clients), reset=reset)
-        mean = (stats / len(clients)).astype(np.float32)
-        after = replace(after, ones=posterior.ones, total=posterior.total, stats=mean)
-        content, before = self._content(after), self._content(state)
-        forms = [self._downlink.brief(content, before, clients, shared=self.codec == "shared-randomness")]
-        if uploads:
-            forms.append(self._downlink.relayed(content, CODERS[self.codec][0], uploads))
-        brief = min(forms, key=lambda form: len(form.payload))
-        window = Window.of(state.window).then(self._downlink.full(content), brief, clients, after.round)
-        return replace(after, window=window.array())
+    def to_arrays(self, state: MaskState) -> Arrays:
+        """Return a state for a checkpoint."""
+        posterior = state.posterior
+        numbers = np.array([state.round, state.updated, posterior.total, posterior.learned])
+        return {"mask_state": numbers, "ones": posterior.ones, "stats": state.stats, **state.history.to_arrays()}
 
-    def _relay(self, uploads: bytes | None, update: Update) -> bytes | None:
-        """Add an upload to those to relay; None: they are not worth it, or not allowed."""
-        if uploads is None or not self.relay or not update.coded:
-            return None
-        grown = uploads + relay(update.client, update.coded)
-        return grown if len(grown) <= self.masked.size // 2 else None  # bounds what the server keeps
+    def from_arrays(self, arrays: Arrays) -> MaskState:
+        """Return the state of a checkpoint."""
+        round, updated, total, learned = arrays["mask_state"].tolist()
+        posterior, stats = Posterior(arrays["ones"], total, self.lam0 if learned else 1, bool(learned)), arrays["stats"]
+        history = History.from_arrays(arrays, self.writer, Content(self.seed, round + 1, posterior, stats))
+        return MaskState(round, posterior, stats, updated, history)
+
+    def _state(
+        self,
+        round: int,
+        posterior: Posterior,
+        stats: Vector,
+        *,
+        updated: int,
+        before: MaskState | None = None,
+        added: Addition | None = None,
+    ) -> MaskState:
+        past = before.history.window if before else None
+        history = History(self.writer, Content(self.seed, round + 1, posterior, stats), past, added)
+        return MaskState(round, posterior, stats, updated, history)
+
+    @property
+    def _upload_form(self) -> int:
+        return self.coding.form if self.form is None else self.form
 
     # -- the global model ---------------------------------------------------------------------------------
 
-    def posterior(self, state: FedPMState) -> Posterior:
-        """Return the server's belief."""
-        if state.total == 0:
-            return Posterior.initial(self.seed, self.masked.size, self.masked.init)
-        return Posterior(state.ones, state.total, self.lam0)
-
-    def mask(self, state: FedPMState, mode: str) -> Mask | Vector:
+    def mask(self, state: MaskState, mode: str) -> Mask | Vector:
         """Return the global mask: one sample of Bern(θ), θ > 0.5, or θ itself (expected)."""
-        theta = self.posterior(state).mode()
+        theta = state.posterior.theta.floats()
         if mode == "expected":
             return theta
         if mode == "thresholded":
             return (theta > 0.5).astype(np.uint8)
         return sample_mask(theta, Streams(self.seed).at(state.round).uint32("global mask", len(theta)))
 
-    def network(self, state: FedPMState, mode: str) -> nn.Module:
+    def module(self, state: MaskState, mode: str) -> nn.Module:
         """Return the frozen network under the global mask."""
-        mask = torch.from_numpy(self.mask(state, mode))
-        return self.masked.module(mask * self.masked.weights(self.seed), state.stats)
+        return self.network.masked_module(self.mask(state, mode), self.seed, state.stats)
+
+    def stats(self, state: MaskState) -> Vector:
+        """Return the norm layers' statistics."""
+        return state.stats
 
 
-def divergence(theta: Vector, start: Vector) -> float:
-    """Return the mean of KL(Bern(θ_k) ‖ Bern(θ_g)) in bits: the least that any shared randomness could send."""
-    p, q = torch.from_numpy(theta), torch.from_numpy(start)
-    tiny = torch.finfo(p.dtype).tiny  # 0 · log(tiny) is 0, as it should be; logarithms are what takes time here
-    bits = p * (p / q).clamp_(min=tiny).log2_() + (1 - p) * ((1 - p) / (1 - q)).clamp_(min=tiny).log2_()
-    return float(bits.numpy().mean(dtype=np.float64))
+def build(given: Ingredients) -> FedPM:
+    """Return FedPM with the parts of a run."""
+    from fedpm.training.private import PrivateScoreTrainer
+    from fedpm.training.scores import ScoreTrainer
+
+    settings: Any = given.tables["aggregation"]
+    trainer: ScoreTrainer | PrivateScoreTrainer = ScoreTrainer(given.network, given.local)
+    if given.private is not None:
+        trainer = PrivateScoreTrainer(given.network, given.local, given.private)
+    if given.coding is None:
+        raise ConfigError("codec: FedPM sends masks, and needs a coder for them")
+    return FedPM(
+        network=given.network,
+        seed=given.seed,
+        trainer=trainer,
+        coding=given.coding,
+        aggregator=given.aggregator,
+        lam0=settings.lam0,
+        reset_every=resets(settings.reset_every, given.clients, given.per_round),
+        relay=settings.relay,
+    )
+
+
+register(
+    MethodSpec(
+        name="fedpm",
+        label="FedPM",
+        about="trains a probability mask over frozen weights, and sends samples of it",
+        build=build,
+        tuned={"local.lr": 0.1, "local.lr_decay": 1.0, "codec": "shared-randomness"},
+        private={
+            # lr is the root mean square of a step (benchmarks/private_digits.py); the coder keeps samples random
+            "example": {"local.lr": 0.4, "local.lr_decay": 1.0, "codec": "shared-randomness"},
+            "client": {"local.lr": 0.1, "local.lr_decay": 1.0, "codec": "side-information"},
+        },
+        shared={"aggregation": AggregationSettings},
+        sampled=True,
+    )
+)

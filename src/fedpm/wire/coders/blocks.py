@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fedpm.rng import Streams
-from fedpm.wire.masks import Known, Mask
+from fedpm.wire.coders.base import Context
+from fedpm.wire.masks import Mask
 
 Integers = npt.NDArray[np.int32]
 
@@ -73,10 +74,10 @@ def most_cuts(length: int) -> int:
     return int(LENGTHS[length] - 1).bit_length()
 
 
-def orders(known: Known) -> list[Integers]:
+def orders(context: Context) -> list[Integers]:
     """Return each layer's parameters in the order that the seed gives."""
-    sizes = known.sizes or (len(known.belief.numerator),)
-    return np.split(_order(known.shared.seed, sizes), np.cumsum(sizes)[:-1])
+    sizes = context.sizes or (context.size,)
+    return np.split(_order(context.shared.seed, sizes), np.cumsum(sizes)[:-1])
 
 
 @lru_cache(maxsize=1)  # the same for all clients and rounds of a run

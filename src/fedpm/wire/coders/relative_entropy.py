@@ -9,16 +9,20 @@ at which the mean of the log-likelihood ratio over its candidates is that of Ber
 
 import struct
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import model_validator
 
 from fedpm.errors import WireError
+from fedpm.registry import CoderSpec, Settings, register, setting
 from fedpm.rng import Streams, scrambled
+from fedpm.wire.coders.base import Context
 from fedpm.wire.coders.blocks import LENGTHS, MAX_CUTS, Pieces, Plan, cut_rows, in_blocks, most_cuts, orders
-from fedpm.wire.contexts import Belief, blocks
 from fedpm.wire.entropy import AnsCoder, Coded, close_stack, decode, encode, models, open_stack, to_bytes
-from fedpm.wire.masks import Known, Mask, Theta
+from fedpm.wire.masks import Mask
+from fedpm.wire.theta import Theta, Vector, blocks
 
 Bytes = npt.NDArray[np.uint8]
 Integers = npt.NDArray[np.int32]
@@ -39,28 +43,28 @@ class RelativeEntropy:
     index_bits: int = 8
     budget: float = 4.0
 
-    def encode(self, theta: Theta, known: Known, private: Streams) -> tuple[Mask, Coded]:
+    def encode(self, theta: Vector, context: Context, private: Streams) -> tuple[Mask, Coded]:
         """Sample a mask from candidates that both ends know, and send which they were."""
-        proposal = proposals(known.belief)
+        proposal = proposals(context.theta)
         evidence, bits = _evidence(theta, proposal)
-        plans = [self._plan(order, bits) for order in orders(known)]
+        plans = [self._plan(order, bits) for order in orders(context)]
         mask = np.empty(len(theta), np.uint8)
         chance = private.uint32("index", sum(plan.count for plan in plans))
         index = np.empty(len(chance), np.int32)
-        for where, candidates in _candidates(plans, known, proposal, self.index_bits):
+        for where, candidates in _candidates(plans, context, proposal, self.index_bits):
             index[where], sample = candidates.choose(evidence, theta * evidence, chance[where])
             candidates.pieces.store(mask, sample)
         return mask, self._pack(plans, index)
 
-    def decode(self, data: bytes, known: Known) -> Mask:
+    def decode(self, data: bytes, context: Context) -> Mask:
         """Return the mask."""
-        plans, index, index_bits = _unpack(data, known)
-        mask = np.empty(len(known.belief.numerator), np.uint8)
-        for where, candidates in _candidates(plans, known, proposals(known.belief), index_bits):
+        plans, index, index_bits = _unpack(data, context)
+        mask = np.empty(context.size, np.uint8)
+        for where, candidates in _candidates(plans, context, proposals(context.theta), index_bits):
             candidates.pieces.store(mask, candidates.take(index[where]))
         return mask
 
-    def _plan(self, order: Integers, bits: Theta) -> Plan:
+    def _plan(self, order: Integers, bits: Vector) -> Plan:
         """Cut a layer into blocks that carry the budget, and those with far more into pieces."""
         length = int(np.abs(LENGTHS * float(bits[order].mean()) - self.budget).argmin())
         rows = in_blocks(order, length)
@@ -82,14 +86,14 @@ class RelativeEntropy:
         return Coded(data, cuts.ideal_bits + self.index_bits * len(index))
 
 
-def proposals(belief: Belief) -> Bytes:
+def proposals(theta_g: Theta) -> Bytes:
     """Return θ_g in 1/256, from which the candidates are drawn."""
-    steps = np.arange(belief.denominator + 1, dtype=np.int64)
-    table = ((512 * steps + belief.denominator) // (2 * belief.denominator)).clip(FLOOR, 256 - FLOOR)
-    return table.astype(np.uint8).take(belief.numerator)
+    steps = np.arange(theta_g.denominator + 1, dtype=np.int64)
+    table = ((512 * steps + theta_g.denominator) // (2 * theta_g.denominator)).clip(FLOOR, 256 - FLOOR)
+    return table.astype(np.uint8).take(theta_g.numerator)
 
 
-def _evidence(theta: Theta, proposal: Bytes) -> tuple[Theta, Theta]:
+def _evidence(theta: Vector, proposal: Bytes) -> tuple[Vector, Vector]:
     """Return the log-likelihood ratio e of a one against a zero, and KL(θ_k ‖ θ_g) in bits, of every parameter.
 
     To e is added a skew of about e²(1 − 2θ_g)/16. Without it, a choice among so few candidates would move θ_g too far
@@ -125,7 +129,7 @@ class _Candidates:
             sample[part] = self._draw(part, index[part, None])[:, 0]
         return sample
 
-    def choose(self, evidence: Theta, expected: Theta, chance: npt.NDArray[np.uint32]) -> tuple[Integers, Bytes]:
+    def choose(self, evidence: Vector, expected: Vector, chance: npt.NDArray[np.uint32]) -> tuple[Integers, Bytes]:
         """Draw a candidate of each piece, so that its evidence is on average what ``expected`` adds up to there."""
         rows = self.pieces.rows
         padded = [np.append(values, np.float32(0)) for values in (evidence, expected)]
@@ -150,7 +154,7 @@ class _Candidates:
         return draws[..., : rows.shape[1]] < self._proposal[rows][:, None]
 
 
-def _shares(ratios: Theta, wanted: Theta) -> Theta:
+def _shares(ratios: Vector, wanted: Vector) -> Vector:
     """Return a power of each candidate's likelihood ratio: the highest at which their mean logarithm is below wanted.
 
     The power is found digit by digit, 2, 1, ½, …: a digit multiplies the weights, and its half is its square root.
@@ -166,16 +170,18 @@ def _shares(ratios: Theta, wanted: Theta) -> Theta:
     return weights
 
 
-def _candidates(plans: list[Plan], known: Known, proposal: Bytes, index_bits: int) -> list[tuple[slice, _Candidates]]:
+def _candidates(
+    plans: list[Plan], context: Context, proposal: Bytes, index_bits: int
+) -> list[tuple[slice, _Candidates]]:
     """Return the candidates of all pieces, and where in the upload their indices stand."""
-    found, done = [], 0
+    candidates, done = [], 0
     for layer, plan in enumerate(plans):
         for pieces in plan.pieces:
-            key = known.shared.words(f"candidates {layer} {pieces.cut}", 1)[0]
+            key = context.shared.words(f"candidates {layer} {pieces.cut}", 1)[0]
             where = slice(done, done + len(pieces.rows))
-            found.append((where, _Candidates(pieces, proposal, key, index_bits)))
+            candidates.append((where, _Candidates(pieces, proposal, key, index_bits)))
             done = where.stop
-    return found
+    return candidates
 
 
 def _parts(count: int, words: int) -> list[slice]:
@@ -189,9 +195,9 @@ def _contexts(counts: list[int]) -> Bytes:
     return np.repeat(np.arange(len(counts)).clip(0, 255).astype(np.uint8), counts)
 
 
-def _unpack(data: bytes, known: Known) -> tuple[list[Plan], Integers, int]:
+def _unpack(data: bytes, context: Context) -> tuple[list[Plan], Integers, int]:
     """Return how the layers were cut, the indices and their bits."""
-    layers = orders(known)
+    layers = orders(context)
     if len(data) < _HEAD.size + len(layers):
         raise WireError(f"mask of {len(data)} bytes: too short to hold the block lengths of its layers; it was cut")
     index_bits, cut_bytes = _HEAD.unpack_from(data)
@@ -208,3 +214,32 @@ def _unpack(data: bytes, known: Known) -> tuple[list[Plan], Integers, int]:
     index: Integers = ans.decode(models.Uniform(2**index_bits), sum(p.count for p in plans)).astype(np.int32)
     close_stack(ans)
     return plans, index, index_bits
+
+
+class RelativeEntropySettings(Settings):
+    """The coder ``relative-entropy``."""
+
+    index_bits: int = setting(8, "bits of an index: 2^index_bits candidates for each piece", ge=1, le=MAX_INDEX_BITS)
+    budget: float = setting(4.0, "bits of KL that a block carries on average, below index_bits", gt=0, le=12)
+
+    @model_validator(mode="after")
+    def _budget_fits(self) -> Self:
+        if self.budget >= self.index_bits:
+            raise ValueError(
+                f"relative_entropy.budget = {self.budget} should be below relative_entropy.index_bits = "
+                f"{self.index_bits}: an index cannot carry more than its bits"
+            )
+        return self
+
+
+register(
+    CoderSpec(
+        name="relative-entropy",
+        label="relative entropy",
+        about="an index among shared candidates: the fewest bits, and masks a little changed",
+        build=lambda settings: RelativeEntropy(settings.index_bits, settings.budget),
+        settings=RelativeEntropySettings,
+        form=6,
+        shared_randomness=True,
+    )
+)

@@ -2,58 +2,28 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
 import tomllib
-import uuid
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
 from fedpm.engines.flower.environment import quiet, require_flower
 from fedpm.errors import ConfigError, EngineError
+from fedpm.processes import supervise
 
 
-def become(command: str, arguments: list[str]) -> NoReturn:
-    """Turn this process into a command of Flower's."""
-    require_flower()
-    program = _program(command)
-    mark = {} if command == "flwr" else mind()
-    os.execve(program, [program, *arguments], {**quiet(), **mark})  # noqa: S606 - arguments of the user's own
-
-
-def mind(grace: float = 15.0) -> dict[str, str]:
-    """Return a mark for the environment of this process, and start another that ends all who bear it once this is gone.
+def execute(command: str, arguments: list[str]) -> NoReturn:
+    """Run a command of Flower's and exit as it does; what SuperLink and SuperNode start ends with this process.
 
     Flower's processes watch over each other, but one that waits for the rest of a message hears no signal.
     """
-    parent, name, value = os.getpid(), "FEDPM_FLEET", uuid.uuid4().hex
-    if not Path("/proc/self/environ").exists() or os.fork():
-        return {name: value}
-    try:
-        for heard in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(heard, signal.SIG_IGN)
-        for stream in range(3):
-            os.dup2(os.open(os.devnull, os.O_RDWR), stream)
-        while os.getppid() == parent:
-            time.sleep(1)
-        end = time.monotonic() + grace
-        while marked := [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _bears(pid, value)]:
-            for pid in marked if time.monotonic() > end else []:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(0.2)
-    finally:
-        os._exit(0)
-
-
-def _bears(pid: int, mark: str) -> bool:
-    try:
-        return mark.encode() in Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:
-        return False
+    require_flower()
+    line = [_program(command), *arguments]
+    if command == "flwr":
+        os.execve(line[0], line, quiet())  # noqa: S606 - arguments of the user's own
+    sys.exit(supervise(line, quiet()))
 
 
 def run(app: Path, superlink: str | None, overrides: list[str]) -> None:
@@ -70,7 +40,7 @@ def run(app: Path, superlink: str | None, overrides: list[str]) -> None:
         subprocess.run(  # noqa: S603 - our own words
             [_program("flwr"), "log", number, *link], env=quiet(), check=False, stderr=subprocess.DEVNULL
         )
-        status, details = _followed(number, link)
+        status, details = _end_of(number, link)
     except KeyboardInterrupt:
         stop = " ".join(["fedpm flower flwr stop", number, *link])
         raise EngineError(f"no longer watching run {number}, which goes on; to end it: {stop}") from None
@@ -79,12 +49,12 @@ def run(app: Path, superlink: str | None, overrides: list[str]) -> None:
     print(f"run {number} completed", flush=True)
 
 
-def _followed(number: str, link: list[str]) -> tuple[str, str]:
-    """Wait until a run has ended, which its log alone does not tell, and return how."""
+def _end_of(number: str, link: list[str]) -> tuple[str, str]:
+    """Wait until a run has ended, which its log alone does not tell, and return its status and the details."""
     while True:
-        found = _ask(["list", *link, "--run-id", number])["runs"][0]
-        if found["status"].startswith("finished"):
-            return found["status"], found["status-details"]
+        listed = _ask(["list", *link, "--run-id", number])["runs"][0]
+        if listed["status"].startswith("finished"):
+            return listed["status"], listed["status-details"]
         time.sleep(1)
 
 
@@ -116,7 +86,7 @@ def _toml(override: str) -> str:
 
 
 def _program(name: str) -> str:
-    beside = Path(sys.executable).with_name(name)
-    if not beside.is_file():
-        raise EngineError(f"{beside} is missing: Flower should be installed beside fedpm (pip install 'fedpm[flower]')")
-    return str(beside)
+    file = Path(sys.executable).with_name(name)
+    if not file.is_file():
+        raise EngineError(f"{file} is missing: Flower should be installed beside fedpm (pip install 'fedpm[flower]')")
+    return str(file)

@@ -10,6 +10,7 @@ import tomli_w
 from fedpm.config import Config, settings_of
 from fedpm.errors import ArtifactError
 from fedpm.files import write_atomically
+from fedpm.registry import CODERS, METHODS
 
 FILES = ("README.md", "model.py", "data.py")
 
@@ -20,16 +21,18 @@ def init(folder: Path, config: Config) -> None:
         raise ArtifactError(f"{folder} exists and is not empty: choose another folder for the app")
     folder.mkdir(parents=True, exist_ok=True)
     name = _name(folder.resolve().name)
+    template = resources.files("fedpm.engines.flower.deploy") / "template"
     for file in FILES:
-        write_atomically(
-            folder / file, (resources.files("fedpm.engines.flower.deploy") / "template" / file).read_bytes()
-        )
+        write_atomically(folder / file, (template / file).read_bytes())
     write_atomically(folder / "pyproject.toml", tomli_w.dumps(_project(name, config)).encode())
 
 
 def _project(name: str, config: Config) -> dict[str, Any]:
     """Return the pyproject.toml; Flower lets a run replace only what stands in it, so all settings do."""
-    settings = settings_of(config.model_copy(update={"engine": "flower"}), {"workers": True, "engine": True})
+    settings = settings_of(config.model_copy(update={"engine": "flower"}))
+    if METHODS[config.algorithm].masks:  # with which any coder can be chosen
+        settings |= {name: config.table(name).model_dump() for spec in CODERS for name in spec.tables}
+    settings = {key: value for key, value in settings.items() if key not in ("workers", "engine")}
     app = {
         "publisher": "local",
         "components": {
@@ -50,5 +53,5 @@ def _project(name: str, config: Config) -> dict[str, Any]:
 
 def _name(folder: str) -> str:
     """Return a folder's name as a project may be called."""
-    kept = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in folder.lower()).strip("-")
-    return kept or "app"
+    name = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in folder.lower()).strip("-")
+    return name or "app"

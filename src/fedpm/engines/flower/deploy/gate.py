@@ -16,7 +16,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 _CALL = re.compile(r"[a-z-]+")
-_OURS = {"connection", "content-length", "host", "transfer-encoding", "server", "date", "keep-alive"}
+_HOP_HEADERS = {"connection", "content-length", "host", "transfer-encoding", "server", "date", "keep-alive"}
 """Headers that belong to one of the two connections, not to the message."""
 
 
@@ -30,14 +30,14 @@ def passage(superlink: str, authority: Path) -> Starlette:
         call = request.path_params["call"]
         if not _CALL.fullmatch(call):
             return PlainTextResponse("not a call of a SuperNode", 404)
-        headers = {name: value for name, value in request.headers.items() if name not in _OURS}
+        headers = {name: value for name, value in request.headers.items() if name not in _HOP_HEADERS}
         headers["accept-encoding"] = "identity"  # else the answer would be unpacked on the way
         try:
             answer = await client.post(f"/v1/fleet/{call}", content=await request.body(), headers=headers)
         except httpx.TransportError:
             return PlainTextResponse("the SuperLink does not answer", 503)
-        kept = {name: value for name, value in answer.headers.items() if name not in _OURS}
-        return Response(answer.content, answer.status_code, kept)
+        headers = {name: value for name, value in answer.headers.items() if name not in _HOP_HEADERS}
+        return Response(answer.content, answer.status_code, headers)
 
     return Starlette(routes=[Route("/v1/fleet/{call}", forward, methods=["POST"])])
 

@@ -6,14 +6,15 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedpm.config import Config, settings_of
-from fedpm.engines.flower.deploy.settings import Settings
+from fedpm.config import flattened, load, settings_of
+from fedpm.engines.flower import limits_of
+from fedpm.engines.flower.deploy.settings import AppSettings
 from fedpm.engines.flower.grid import Fleet
 from fedpm.errors import ConfigError
-from fedpm.experiment import loop as rounds
-from fedpm.experiment import wording
-from fedpm.experiment.build import Experiment, limits_of
-from fedpm.experiment.folder import Record, RunFolder
+from fedpm.experiment.api import resume, run
+from fedpm.experiment.build import Experiment
+from fedpm.experiment.folder import RunFolder
+from fedpm.experiment.record import RoundRecord, complaints, log_line
 
 app = ServerApp()
 
@@ -21,45 +22,41 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Train, or continue what an earlier run left in ``app.out``: a run that was killed is simply started again."""
-    settings = Settings.read(context.run_config)
+    settings = AppSettings.read(context.run_config)
     folder = Path(settings.out)
 
     def start(experiment: Experiment) -> Fleet:
-        config = experiment.config
-        return Fleet(grid, experiment.clients, config.clients.total, limits_of(config), say=_say)
+        how = experiment.start
+        limits = limits_of(how.settings, how.per_round)
+        return Fleet(grid, experiment.clients, limits, total=how.clients, say=_say)
 
-    how: dict[str, Any] = {**settings.own(None), "on_round": _show(settings.config.rounds), "start": start}
+    options: dict[str, Any] = {**settings.hooks(None), "on_round": _show(settings.config.rounds), "start": start}
     if (folder / "config.toml").is_file():
-        _same(settings, folder)
+        check_continues(settings, folder)
         _say(f"continuing the run in {folder.resolve()}")
-        result = rounds.resume(folder, flower=settings.config.flower, **how)
+        result = resume(folder, engine_settings=settings.config.table("flower"), **options)
     else:
-        result = rounds.run(settings.config, out=folder, **how)
+        result = run(settings.config, out=folder, **options)
     summary = result.summary
     _say(f"test accuracy {summary['accuracy']:.4f} ({summary['mode']}) after {summary['rounds']} rounds")
     _say(f"folder    {folder.resolve()}")
 
 
-def _same(settings: Settings, folder: Path) -> None:
-    """Refuse to continue a run with other settings; how long to wait for clients may change."""
-    opened = RunFolder.open(folder)
-    opened.close()
-    there, here = _results(opened.config()), _results(settings.build(None).config)
-    other = sorted(key for key in {*there, *here} if there.get(key) != here.get(key))
-    if other:
+def check_continues(settings: AppSettings, folder: Path) -> None:
+    """Refuse to continue a run with settings that would change its results."""
+    with RunFolder.open(folder) as opened:
+        before = flattened(settings_of(load(opened.config_file), results_only=True))
+    now = flattened(settings.build(None).provenance)
+    changed = sorted(key for key in {*before, *now} if before.get(key) != now.get(key))
+    if changed:
         raise ConfigError(
-            f"app.out = {folder}: holds a run with other settings ({', '.join(other)}); give another folder, or those"
+            f"app.out = {folder}: holds a run with other settings ({', '.join(changed)}); give another folder, or those"
         )
 
 
-def _results(config: Config) -> dict[str, Any]:
-    """Return the settings that a result depends on."""
-    return settings_of(config, {"workers": True, "engine": True, "flower": True, "data": {"dir", "path"}})
-
-
 def _show(total: int) -> Any:
-    def show(record: Record) -> None:
-        for sentence in (wording.line(record, total), *wording.complaints(record)):
+    def show(record: RoundRecord) -> None:
+        for sentence in (log_line(record, total), *complaints(record)):
             _say(sentence)
 
     return show

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from fedpm.config import Config, parse
+from fedpm.config import Config, nested, parse
 from fedpm.data.datasets import Dataset
 from fedpm.errors import ConfigError
 from fedpm.experiment.build import Experiment, build
@@ -17,7 +17,7 @@ NODE_KEYS = ("data.dir", "data.path", "device")
 
 
 @dataclass(frozen=True)
-class Settings:
+class AppSettings:
     """An experiment, the run folder on the server, and hooks for network and data of one's own."""
 
     config: Config
@@ -26,31 +26,36 @@ class Settings:
     data: str = ""
 
     @classmethod
-    def read(cls, run: Mapping[str, Any], node: Mapping[str, Any] | None = None) -> "Settings":
+    def read(cls, run: Mapping[str, Any], node: Mapping[str, Any] | None = None) -> "AppSettings":
         """Read Flower's flat run config, and what a node's own config replaces in it."""
-        own = {key: value for key, value in (node or {}).items() if key in NODE_KEYS}
-        tables: dict[str, Any] = {}
-        for key, value in {**run, **own}.items():
-            *path, last = key.split(".")
-            table = tables
-            for name in path:
-                table = table.setdefault(name, {})
-            table[last] = value
+        of_node = {key: value for key, value in (node or {}).items() if key in NODE_KEYS}
+        tables = nested({**run, **of_node})
         app = tables.pop("app", {})
         unknown = set(app) - {"out", "network", "data"}
         if unknown or not isinstance(app.get("out", ""), str) or not app.get("out"):
             raise ConfigError(f"app = {app}: should give out (the run folder), and may give network and data")
-        return cls(parse({**tables, "engine": "flower"}), **app)
+        config = parse({**tables, "engine": "flower"})
+        check_secret(config)
+        return cls(config, **app)
 
     def build(self, client: int | None) -> Experiment:
         """Make the experiment of one place: a client, or the server (None)."""
-        return build(self.config, **self.own(client))
+        return build(self.config, **self.hooks(client))
 
-    def own(self, client: int | None) -> dict[str, Any]:
+    def hooks(self, client: int | None) -> dict[str, Any]:
         """Return network and data of the user's own, as ``build`` takes them."""
         net = _call("app.network", self.network, nn.Module) if self.network else None
         data = _call("app.data", self.data, Dataset, client) if self.data else None
         return {"net": net, "data": data, "remote": data is not None}
+
+
+def check_secret(config: Config) -> None:
+    """Refuse a guarantee that the server of a fleet could undo."""
+    if config.privacy.unit != "none" and not config.privacy.secret:
+        raise ConfigError(
+            "privacy.secret = false: the server of a fleet knows the seed, could take the noise off again, and so the "
+            "stated ε would protect nobody; set privacy.secret = true"
+        )
 
 
 def _call(key: str, hook: str, kind: type, *arguments: Any) -> Any:
@@ -60,7 +65,7 @@ def _call(key: str, hook: str, kind: type, *arguments: Any) -> Any:
         function = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(f"{key} = {hook!r}: should be MODULE:FUNCTION in the app folder ({error})") from None
-    made = function(*arguments)
-    if not isinstance(made, kind):
-        raise ConfigError(f"{key} = {hook!r}: gave a {type(made).__name__}; it should give a {kind.__name__}")
-    return made
+    result = function(*arguments)
+    if not isinstance(result, kind):
+        raise ConfigError(f"{key} = {hook!r}: gave a {type(result).__name__}; it should give a {kind.__name__}")
+    return result

@@ -1,0 +1,84 @@
+"""How fast and how small the mask coders are, beside general-purpose compressors."""
+
+import lzma
+import tracemalloc
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+from fedpm.wire.coders.table import CODERS
+from fedpm.wire.contexts import Belief
+
+from benchmarks.timing import Row, timed
+from fedpm.rng import Streams
+from fedpm.wire.entropy import Coded
+from fedpm.wire.masks import Known, Mask, MaskCoder, Theta
+
+CONV6 = 2_262_602
+
+
+def upload_of(size: int, clients: int = 10) -> tuple[Theta, Known]:
+    """Return θ_k and θ_g as in the middle of training: counts from Beta(0.3, 0.3), scores moved by N(0, 0.5²)."""
+    rng = np.random.Generator(np.random.Philox(key=1))
+    belief = Belief(rng.binomial(clients, rng.beta(0.3, 0.3, size)).astype(np.uint32), clients)
+    theta = belief.theta().clip(0.01, 0.99)
+    scores = np.log(theta / (1 - theta)) + rng.normal(0, 0.5, size)
+    return (1 / (1 + np.exp(-scores))).astype(np.float32), Known(belief, Streams(1).at(1, 1))
+
+
+def run(size: int = CONV6) -> list[Row]:
+    """Measure every coder on one upload of a network as large as CONV-6."""
+    theta, known = upload_of(size)
+    rows: list[Row] = []
+    cases: dict[str, Callable[[], object]] = {}
+    for name, (_, coder) in CODERS.items():
+        _, coded = coder.encode(theta, known, known.shared)
+        cases[f"{name} encode"] = partial(_encode, coder, theta, known)
+        cases[f"{name} decode"] = partial(coder.decode, coded.data, known)
+        rows.append(
+            {
+                "coder": name,
+                "bpp": 8 * len(coded.data) / size,
+                "size / ideal": 8 * len(coded.data) / coded.ideal_bits,
+                "peak bytes / d": _peak(cases[f"{name} encode"], cases[f"{name} decode"]) / size,
+            }
+        )
+    mask, _ = CODERS["frequency"][1].encode(theta, known, known.shared)
+    for name, compress, decompress in _compressors():
+        packed = compress(_packed(mask))
+        cases[f"{name} encode"] = partial(compress, _packed(mask))
+        cases[f"{name} decode"] = partial(decompress, packed)
+        rows.append({"coder": name, "bpp": 8 * len(packed) / size})
+    seconds = timed(cases, cpu=True)
+    for row in rows:
+        for way in ("encode", "decode"):
+            row[f"{way} M/s"] = size / seconds[f"{row['coder']} {way}"] / 1e6
+    return rows
+
+
+def _encode(coder: MaskCoder, theta: Theta, known: Known) -> Coded:
+    return coder.encode(theta, known, known.shared)[1]
+
+
+def _packed(mask: Mask) -> bytes:
+    return np.packbits(mask).tobytes()
+
+
+def _peak(*cases: Callable[[], object]) -> int:
+    """Return the most memory that a case has allocated at once."""
+    tracemalloc.start()
+    for case in cases:
+        case()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return peak
+
+
+def _compressors() -> list[tuple[str, Callable[[bytes], bytes], Callable[[bytes], bytes]]]:
+    """Return general-purpose compressors of packed bits: xz, and zstd where it is installed."""
+    xz = ("xz -9", partial(lzma.compress, preset=9), lzma.decompress)
+    try:
+        import zstandard
+    except ImportError:
+        return [xz]
+    return [xz, ("zstd -19", zstandard.ZstdCompressor(level=19).compress, zstandard.ZstdDecompressor().decompress)]

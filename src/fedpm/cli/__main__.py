@@ -1,0 +1,5 @@
+"""``python -m fedpm.cli``."""
+
+from fedpm.cli import main
+
+main()

@@ -1,0 +1,52 @@
+"""What keys there are, and what is wrong with a configuration: a line a key, all faults at once."""
+
+import difflib
+from typing import Any, get_args
+
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+
+from fedpm.config.schema import config_class, keys
+from fedpm.registry import AGGREGATORS, CODERS, ENGINES, METHODS, Registry, Settings
+
+PARTS = {parts.key: parts for parts in (METHODS, CODERS, AGGREGATORS, ENGINES)}
+"""What each key that chooses a part can choose."""
+
+
+def describe() -> list[tuple[str, str, str]]:
+    """Return every key with its default and its meaning, with the choices where there are several."""
+    return [(key, *_describe(key, field)) for key, field in keys().items()]
+
+
+def _describe(key: str, field: FieldInfo) -> tuple[str, str]:
+    choices = [choice for choice in get_args(field.annotation) if isinstance(choice, str)]
+    meaning = field.description or ""
+    if key in PARTS:
+        meaning += f" ({_parts(PARTS[key])})"
+    elif len(choices) > 1:
+        meaning += f" ({', '.join(choices)})"
+    return "" if field.default is None else str(field.default), meaning
+
+
+def _parts(parts: Registry[Any]) -> str:
+    return "; ".join(f"{spec.name}: {spec.about}" for spec in parts)
+
+
+def explain(error: ValidationError) -> str:
+    """Turn pydantic's list of faults into a line a key: the key, its value, what is allowed."""
+    known = list(keys())
+    tables = {name for name, field in config_class().model_fields.items() if isinstance(field.default, Settings)}
+    lines: dict[str, str] = {}
+    for fault in error.errors():
+        location = [str(part) for part in fault["loc"]]
+        key = ".".join(location[:2] if location and location[0] in tables else location[:1])
+        if fault["type"] == "extra_forbidden":
+            near = difflib.get_close_matches(key, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else "fedpm run --help lists the keys"
+            lines[key] = f"{key} = {fault['input']!r}: unknown key; {hint}"
+        elif fault["type"] == "value_error":
+            lines[fault["msg"]] = fault["msg"].removeprefix("Value error, ")
+        else:
+            wanted = fault["msg"].removeprefix("Input ")
+            lines[key] = f"{lines[key]}, or {wanted}" if key in lines else f"{key} = {fault['input']!r}: {wanted}"
+    return "\n".join(lines.values())

@@ -1,0 +1,124 @@
+"""A complete experiment as settings: the tables of this package, and those of every registered part."""
+
+from functools import lru_cache
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, create_model, model_validator
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticCustomError
+
+from fedpm import registry
+from fedpm.config.privacy import PrivacyConfig, refusals
+from fedpm.config.sections import ClientsConfig, DataConfig, LocalConfig, ModelConfig
+from fedpm.registry import AGGREGATORS, CODERS, ENGINES, METHODS, Registry, Settings, setting
+
+
+def _known(parts: Registry[Any]) -> AfterValidator:
+    """Return a check that a part of this name is registered."""
+
+    def check(name: str) -> str:
+        if name != "auto" and name not in parts:
+            raise PydanticCustomError("part", "{wanted}", {"wanted": parts.wanted(name)})
+        return name
+
+    return AfterValidator(check)
+
+
+class Config(Settings):
+    """A complete experiment; what ``config_class`` gives also has a field for the table of each part."""
+
+    seed: int = setting(0, "names every random stream of the run", ge=0, lt=2**63)
+    rounds: int = setting(20, "federated rounds", gt=0, lt=2**31)
+    algorithm: Annotated[str, _known(METHODS)] = setting("fedpm", "what clients and server do")
+    codec: Annotated[str, _known(CODERS)] = setting(
+        "auto", "how masks are coded on the way up; auto: as it suits the algorithm"
+    )
+    aggregator: Annotated[str, _known(AGGREGATORS)] = setting("mean", "how the updates of a round become one")
+    engine: Annotated[str, _known(ENGINES)] = setting("inprocess", "what runs the clients", changes_results=False)
+    workers: Literal["auto"] | int = setting(
+        "auto", "processes that train clients; never changes results", changes_results=False
+    )
+    device: str = setting("auto", "auto, cpu, cuda, cuda:1, mps")
+    precision: Literal["auto", "float32", "bfloat16"] = setting(
+        "auto", "of training; auto: bfloat16 where the hardware computes in it"
+    )
+    tensorboard: bool = setting(False, "also write TensorBoard events into the run folder", changes_results=False)
+    data: DataConfig = DataConfig()
+    clients: ClientsConfig = ClientsConfig()
+    model: ModelConfig = ModelConfig()
+    local: LocalConfig = LocalConfig()
+    privacy: PrivacyConfig = PrivacyConfig()
+
+    @model_validator(mode="after")
+    def _workers(self) -> Self:
+        if isinstance(self.workers, int) and self.workers < 1:
+            raise ValueError(f"workers = {self.workers} should be 'auto' or at least 1")
+        return self
+
+    @model_validator(mode="after")
+    def _codec(self) -> Self:
+        method = METHODS[self.algorithm]
+        if self.codec == "auto" or not method.masks or method.sampled or CODERS[self.codec].threshold_form is not None:
+            return self
+        able = " or ".join(repr(spec.name) for spec in CODERS if spec.threshold_form is not None)
+        raise ValueError(
+            f"codec = {self.codec!r} codes samples, and the masks of algorithm = {self.algorithm!r} are none: "
+            f"use {able}"
+        )
+
+    @model_validator(mode="after")
+    def _privacy(self) -> Self:
+        if faults := refusals(self):
+            raise ValueError("\n".join(faults))
+        return self
+
+    def table(self, name: str) -> Settings:
+        """Return the table of a part."""
+        table: Settings = getattr(self, name)
+        return table
+
+    def tables(self) -> dict[str, Settings]:
+        """Return the tables of the parts that this experiment is made of, by name."""
+        method = METHODS[self.algorithm]
+        specs = [method, AGGREGATORS[self.aggregator], ENGINES[self.engine]]
+        if method.masks and self.codec != "auto":
+            specs.append(CODERS[self.codec])
+        return {name: self.table(name) for spec in specs for name in spec.tables}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel to another process as settings: the class is made anew there, with the parts that it knows."""
+        return _rebuilt, (self.model_dump(),)
+
+
+def config_class() -> type[Config]:
+    """Return the class of configurations, with the tables of all parts that are registered now."""
+    return _config_class(tuple(registry.tables().items()))
+
+
+@lru_cache(maxsize=4)
+def _config_class(tables: tuple[tuple[str, type[Settings]], ...]) -> type[Config]:
+    fields: dict[str, Any] = {name: (kind, kind()) for name, kind in tables}
+    return create_model("Config", __base__=Config, **fields)
+
+
+def _rebuilt(settings: dict[str, Any]) -> Config:
+    return config_class().model_validate(settings)
+
+
+def keys() -> dict[str, FieldInfo]:
+    """Return every key with its field, keys of tables with the table's name before a dot."""
+    found: dict[str, FieldInfo] = {}
+    for name, field in config_class().model_fields.items():
+        if isinstance(field.default, Settings):
+            table = type(field.default).model_fields
+            found |= {f"{name}.{key}": inner for key, inner in table.items()}
+        else:
+            found[name] = field
+    return found
+
+
+def changes_results(key: str) -> bool:
+    """Return whether a result depends on a key; an unknown one may be of a part that is not here, and does."""
+    field = keys().get(key)
+    extra = field.json_schema_extra if field else None
+    return bool(extra.get("changes_results", True)) if isinstance(extra, dict) else True

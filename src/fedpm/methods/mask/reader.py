@@ -1,0 +1,172 @@
+"""How a client reads a broadcast, whatever its form (``downlink.Form``)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from fedpm.aggregation.posterior import MAX_TOTAL, Posterior
+from fedpm.errors import WireError
+from fedpm.methods.mask.downlink import (
+    BUILDING,
+    HEAD,
+    LENGTH,
+    MASKS,
+    MAX_PREDICTED,
+    MAX_STEPS,
+    UPLOAD,
+    Content,
+    Form,
+    context,
+    prediction,
+)
+from fedpm.rng import SERVER, Streams
+from fedpm.wire.coders.base import Coding
+from fedpm.wire.counts import decode_added, decode_counts
+from fedpm.wire.message import Kind, Message
+from fedpm.wire.theta import Counts
+
+if TYPE_CHECKING:
+    from fedpm.model.masking import MaskedNetwork
+
+_KEPT = 2  # contents that a reader keeps: simulated clients of one process all read the same
+
+
+class DownlinkReader:
+    """Reads broadcasts for one network, whose clients' masks are coded by ``coding``."""
+
+    def __init__(self, network: MaskedNetwork, coding: Coding) -> None:
+        self._network, self._coding = network, coding
+        self._recent: dict[tuple[bytes, int, bytes], Content] = {}
+
+    def __getstate__(self) -> dict[str, object]:
+        """Leave what was read behind on the way to another process."""
+        return {**self.__dict__, "_recent": {}}
+
+    def read(self, broadcast: bytes, round: int, memory: bytes = b"") -> Content:
+        """Read a broadcast; ``memory`` is the full form of an earlier one, if the client holds any.
+
+        Its arrays must not be changed: the same content may be given to several clients.
+        """
+        key = broadcast, round, memory
+        content = self._recent.pop(key, None) or self._decode(broadcast, round, memory)
+        while len(self._recent) >= _KEPT:
+            del self._recent[next(iter(self._recent))]
+        self._recent[key] = content
+        return content
+
+    def _decode(self, broadcast: bytes, round: int, memory: bytes) -> Content:
+        message = Message.from_bytes(broadcast)
+        if message.form not in BUILDING:
+            return self._step(message, round, None)
+        chained = message.form == Form.STEPS
+        *_, coded = self._expected(message, round, 0 if chained else self._network.stats_size)
+        payloads = split(coded, MAX_STEPS) if chained else [broadcast]
+        steps = [Message.from_bytes(payload) for payload in payloads] if chained else [message]
+        first = round - len(steps)
+        last = _round_of(memory, first, round)
+        if chained and last == round - 1 and steps[-1].form != Form.STEPS:
+            return self.read(payloads[-1], round, memory)  # the same for all such chains
+        content = self.read(memory, last)
+        for number, step in list(enumerate(steps, first + 1))[last - first :]:
+            content = self._step(step, number, content)
+        return content
+
+    def _expected(self, message: Message, round: int, stats: int) -> tuple[int, int, int, bytes]:
+        """Return seed, λ0, total and the coded part of the broadcast that is due."""
+        if len(message.coded) < HEAD.size:
+            raise WireError(f"broadcast of {len(message.coded)} bytes: too short to hold a seed; it was cut")
+        seed, lam0, total = HEAD.unpack_from(message.coded)
+        message.expect(Kind.BROADCAST, self._network.fingerprint(seed), round, SERVER, stats)
+        return seed, lam0, total, message.coded[HEAD.size :]
+
+    def _step(self, message: Message, round: int, before: Content | None) -> Content:
+        """Read a broadcast that builds on the one before or on none."""
+        stats_size = 0 if message.form == Form.SEED else self._network.stats_size
+        seed, lam0, total, coded = self._expected(message, round, stats_size)
+        if message.form == Form.SEED:
+            initial = Posterior.initial(seed, self._network.size, self._network.init)
+            return Content(seed, round, initial, self._network.initial_stats())
+        if message.form > Form.RELAYED:
+            raise WireError(f"broadcast or part of one of form {message.form}: it is damaged, or of a newer library")
+        if not (0 < total <= MAX_TOTAL and 0 < lam0 <= MAX_TOTAL):
+            raise WireError(f"broadcast of {total} masks with λ0 = {lam0}: both should be from 1 to {MAX_TOTAL}")
+        if before is None or message.form == Form.COUNTS:
+            ones = decode_counts(coded, total, self._network.layers())
+        else:
+            ones = self._brief(message.form, coded, total, before)
+        return Content(seed, round, Posterior(ones, total, lam0), message.stats)
+
+    def _brief(self, form: int, coded: bytes, total: int, before: Content) -> Counts:
+        """Return the counts of a brief broadcast."""
+        if form == Form.RELAYED:
+            masks, added = self._sum(before, coded)
+        else:
+            masks, coded = _read_count(coded)
+        if not 0 < masks <= total:
+            raise WireError(f"broadcast adds {masks} masks to a total of {total}: it is damaged")
+        if form == Form.GIVEN_COUNTS:
+            added = decode_added(coded, masks, before.posterior.theta)
+        elif form == Form.GIVEN_MASKS:
+            clients, coded = _read_clients(coded, masks)
+            added = prediction(self._network, before, clients).decode(coded)
+        if total == masks:
+            return added
+        if not before.posterior.learned or total != before.posterior.total + masks:
+            raise WireError(f"broadcast of {total} masks does not continue the one this client holds")
+        return before.posterior.ones + added
+
+    def _sum(self, before: Content, coded: bytes) -> tuple[int, Counts]:
+        """Decode relayed uploads: return how many there are, and the sum of their masks."""
+        if not coded or coded[0] != self._coding.form:
+            raise WireError("broadcast relays masks of another coder than this federation's: it is damaged")
+        masks, added, place = 0, np.zeros(self._network.size, np.uint32), 1
+        while place < len(coded):
+            if len(coded) < place + UPLOAD.size:
+                raise WireError("broadcast ends within a relayed upload: it was cut")
+            client, size = UPLOAD.unpack_from(coded, place)
+            upload = coded[place + UPLOAD.size : place + UPLOAD.size + size]
+            if len(upload) < size:
+                raise WireError(f"broadcast relays {len(upload)} of an upload's {size} bytes: it was cut")
+            streams = Streams(before.seed).at(before.round, client)
+            added += self._coding.coder.decode(upload, context(self._network, before.posterior.theta, streams))
+            masks, place = masks + 1, place + UPLOAD.size + size
+        return masks, added
+
+
+def split(data: bytes, most: int) -> list[bytes]:
+    """Return the parts that were joined, of which there may be ``most``."""
+    parts, place = list[bytes](), 0
+    while place < len(data):
+        if len(parts) == most or len(data) < place + LENGTH.size:
+            raise WireError(f"{len(data)} bytes do not hold 1 to {most} parts with their lengths: they are damaged")
+        (size,) = LENGTH.unpack_from(data, place)
+        parts.append(data[place + LENGTH.size : place + LENGTH.size + size])
+        if len(parts[-1]) < size:
+            raise WireError(f"a part has {len(parts[-1])} of its {size} bytes: it was cut")
+        place += LENGTH.size + size
+    return parts
+
+
+def _round_of(memory: bytes, first: int, round: int) -> int:
+    """Return the round of the broadcast that a client remembers, if one on which the new one builds."""
+    held = Message.from_bytes(memory).round if memory else None
+    if held is None or not first <= held < round:
+        holds = "" if held is None else f"; it holds that of round {held}"
+        raise WireError(f"broadcast builds on that of round {first}, which this client does not hold{holds}", "lacks")
+    return held
+
+
+def _read_count(coded: bytes) -> tuple[int, bytes]:
+    if len(coded) < MASKS.size:
+        raise WireError(f"broadcast has {len(coded)} bytes where a number of masks should be: it was cut")
+    return MASKS.unpack_from(coded)[0], coded[MASKS.size :]
+
+
+def _read_clients(coded: bytes, count: int) -> tuple[tuple[int, ...], bytes]:
+    if count > MAX_PREDICTED or len(coded) < 4 * count:
+        raise WireError(f"broadcast names {count} clients, more than it has room for: it is damaged")
+    clients: npt.NDArray[np.uint32] = np.frombuffer(coded, "<u4", count)
+    return tuple(clients.tolist()), coded[4 * count :]

@@ -1,0 +1,242 @@
+"""Processes that never outlive the one that started them, however that one ends.
+
+Linux tells a process when its parent dies, even of SIGKILL, and gives orphans to a guard. Elsewhere a thread watches
+the parent, and of what a command starts the guard reaches its process group only.
+"""
+
+import atexit
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing import connection, get_context, parent_process, resource_tracker
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from fedpm.errors import EngineError
+
+_SET_DEATH_SIGNAL, _SET_SUBREAPER = 1, 36
+"""PR_SET_PDEATHSIG and PR_SET_CHILD_SUBREAPER of Linux's prctl."""
+_KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # on Windows every signal kills
+_ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT") if hasattr(signal, name)]
+
+
+def end_with_parent(parent: int, number: int = _KILL) -> None:
+    """Have this process sent a signal once its parent is gone: the first thing for a process to do.
+
+    On Linux the parent is the thread that started it, so start processes from one that stays.
+    """
+    if not _prctl(_SET_DEATH_SIGNAL, number):
+        threading.Thread(target=_watch, args=(parent, number), daemon=True).start()
+    elif os.getppid() != parent:  # it died before it was watched
+        os.kill(os.getpid(), number)
+
+
+def _prctl(option: int, value: int) -> bool:
+    """Return whether Linux took a setting of this process."""
+    return sys.platform == "linux" and bool(ctypes.CDLL(None).prctl(option, ctypes.c_ulong(value)) == 0)
+
+
+def _watch(parent: int, number: int) -> None:
+    starter = parent_process()
+    if starter is not None:  # multiprocessing knows, on Windows too, where a dead parent is still named
+        connection.wait([starter.sentinel])
+    while starter is None and os.getppid() == parent:
+        time.sleep(0.5)
+    os.kill(os.getpid(), number)
+
+
+@contextmanager
+def interrupts_blocked() -> Iterator[None]:
+    """Hold Ctrl-C back while processes start; they inherit the mask, and so leave Ctrl-C to their parent."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    resource_tracker.ensure_running()  # multiprocessing's own process, whose start would lift the block
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class Child:
+    """A Python process at the other end of a pipe, which ends with this one and leaves Ctrl-C to it."""
+
+    def __init__(self, target: Callable[..., None], *arguments: Any) -> None:
+        """Start a process that calls ``target`` with its end of the pipe and the arguments."""
+        context = get_context("spawn")
+        self.pipe, theirs = context.Pipe()
+        self.process = context.Process(target=_call, args=(theirs,))
+        with interrupts_blocked():
+            self.process.start()
+        theirs.close()  # so that the end of the process is the end of the pipe
+        _children.add(self)
+        try:
+            with suppress(EngineError):  # that it has ended is found out when it should answer
+                self.send((target, arguments))
+        except BaseException:
+            self.kill()
+            raise
+
+    def send(self, message: Any) -> None:
+        """Send the process a message; raise EngineError if it has ended."""
+        try:
+            self.pipe.send(message)
+        except OSError:
+            raise self._ended() from None
+
+    def receive(self) -> Any:
+        """Return what the process sends next; raise EngineError if it has ended."""
+        try:
+            return self.pipe.recv()
+        except (EOFError, OSError):
+            raise self._ended() from None
+
+    def _ended(self) -> EngineError:
+        self.process.join()
+        return EngineError(f"its process ended with code {self.process.exitcode}")
+
+    def end(self, grace: float = 15.0) -> None:
+        """Wait for the process to end by itself, but not for ever."""
+        self.process.join(grace)
+        self.kill()
+
+    def kill(self) -> None:
+        """End the process at once, and wait until it is gone."""
+        self.process.kill()
+        self.process.join()
+        self.pipe.close()
+        _children.discard(self)
+
+
+def ready(children: Collection[Child], block: bool = True) -> list[Child]:
+    """Return those of which there is something to receive, or news of their end; wait for the first if ``block``."""
+    pipes = connection.wait([child.pipe for child in children], timeout=None if block and children else 0)
+    return [child for child in children if child.pipe in pipes]
+
+
+def _call(pipe: Connection) -> None:
+    starter = parent_process()
+    if starter is not None and starter.pid is not None:
+        end_with_parent(starter.pid)
+    with suppress(EOFError, BrokenPipeError):  # of a parent that has gone on
+        target, arguments = pipe.recv()  # only now, for it may import a lot
+        target(pipe, *arguments)
+
+
+_children: set[Child] = set()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_children.clear)
+
+
+@atexit.register
+def _kill_children() -> None:
+    """Kill what a second Ctrl-C kept from being ended: multiprocessing would wait for it."""
+    for child in list(_children):
+        child.kill()
+
+
+def kill_group(process: subprocess.Popen[Any]) -> None:
+    """Kill a process that leads a process group of its own, and with it the group."""
+    if hasattr(os, "killpg"):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, _KILL)
+    process.kill()  # also on Windows, which has no groups
+    process.wait()
+
+
+def supervise(command: list[str], environment: dict[str, str], grace: float = 15.0) -> int:
+    """Run a command to its end and return its exit code; nothing that it starts outlives it, or this process.
+
+    This process hands signals to a guard, in a session of its own, and the guard hands them to the command. What is
+    left ``grace`` seconds after the command has ended, or was told to, or this process is gone, the guard kills.
+    """
+    if not hasattr(os, "fork"):  # Windows: what the command starts is left to itself
+        return subprocess.run(command, env=environment, check=False).returncode  # noqa: S603 - the caller's words
+    me, mask = os.getpid(), signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+    guard = os.fork()
+    if not guard:
+        code = 1
+        try:
+            os.setsid()  # Ctrl-C is for the parent alone
+            _prctl(_SET_SUBREAPER, 1)
+            leader = _start(command, environment, mask)
+            code = _guard(leader, grace, parent=me, mask=mask)
+        finally:
+            os._exit(code)
+    _hand_on(lambda number: os.kill(guard, number))
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    return _exit_code(os.waitpid(guard, 0)[1])
+
+
+def _start(command: list[str], environment: dict[str, str], mask: Iterable[int]) -> int:
+    """Start a command in a process group of its own, which is told to end if this process dies."""
+    me = os.getpid()
+    if started := os.fork():
+        return started
+    try:
+        os.setpgid(0, 0)
+        end_with_parent(me, signal.SIGTERM)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        os.execve(command[0], command, environment)  # noqa: S606 - the caller's words
+    finally:
+        os._exit(127)
+
+
+def _guard(leader: int, grace: float, *, parent: int, mask: Iterable[int]) -> int:
+    """Wait until the leader and all that it started are gone, and return its exit code."""
+
+    def limit_time() -> None:
+        if signal.getitimer(signal.ITIMER_REAL) == (0, 0):
+            signal.setitimer(signal.ITIMER_REAL, grace, 0.1)
+
+    def tell(number: int) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(leader, number)
+        limit_time()
+
+    signal.signal(signal.SIGALRM, lambda number, frame: _kill_all(leader))
+    _hand_on(tell)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    end_with_parent(parent, signal.SIGTERM)
+    code = 1
+    while True:
+        try:
+            ended, status = os.wait()
+        except ChildProcessError:
+            return code
+        if ended == leader:
+            code = _exit_code(status)
+            limit_time()
+
+
+def _hand_on(receive: Callable[[int], None]) -> None:
+    """Take the signals that end a process, but those that are ignored, as with nohup."""
+    for number in _ENDING:
+        if number == signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda number, frame: receive(number))
+
+
+def _kill_all(leader: int) -> None:
+    """Kill all children of this process; what they leave behind becomes its own, and is killed next time."""
+    try:
+        children = Path("/proc/thread-self/children").read_text().split()
+    except OSError:  # not Linux: of the leader's group all, of others none
+        with suppress(ProcessLookupError):
+            os.killpg(leader, _KILL)
+        return
+    for child in children:
+        with suppress(ProcessLookupError):
+            os.kill(int(child), _KILL)
+
+
+def _exit_code(status: int) -> int:
+    code = os.waitstatus_to_exitcode(status)
+    return code if code >= 0 else 128 - code  # as a shell tells of a signal

@@ -1,0 +1,112 @@
+"""Training of scores: a probability mask over frozen weights."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from fedpm.data.datasets import Shard
+from fedpm.model.masking import MaskedNetwork
+from fedpm.rng import Streams
+from fedpm.training.local import Local, Trained, fit
+from fedpm.training.noise import Noise
+from fedpm.training.optimiser import Optimiser
+from fedpm.wire.theta import Vector
+
+
+class SampledWeights:
+    """A client's scores s, and the weights ẇ that each step samples from them: θ = sigmoid(s), m ~ Bern(θ), ẇ = m ⊙ w.
+
+    The gradient goes straight through the sample: ∂m/∂θ is taken as θ (the paper's "equal to the probability mask") or
+    as 1 (``identity``), so that dL/ds = dL/dẇ · w · θ(1−θ) · (θ or 1).
+
+    All vectors are made once, and network and optimiser see views of them: fresh memory would cost more than the sums.
+    """
+
+    def __init__(self, network: MaskedNetwork, frozen: torch.Tensor, theta: torch.Tensor, gradient: str) -> None:
+        self._frozen = frozen
+        self._times_theta = gradient == "theta"
+        self._scores = torch.logit(theta)
+        self._theta, self._sampled, self._slope = (torch.empty_like(frozen) for _ in range(3))
+        self._slopes = network.views(self._slope)
+        self.scores = network.views(self._scores)
+        self.weights = {name: view.detach().requires_grad_() for name, view in network.views(self._sampled).items()}
+
+    def sample(self, uniform: torch.Tensor) -> None:
+        """Fill ``weights`` with those that uniform draws choose."""
+        torch.sigmoid(self._scores, out=self._theta)
+        torch.lt(uniform, self._theta, out=self._sampled)
+        self._sampled.mul_(self._frozen)
+
+    def backpropagate(self) -> None:
+        """Turn the gradients of ``weights`` into those of ``scores``."""
+        self.slope()
+        for name, weight in self.weights.items():
+            self.scores[name].grad = None if weight.grad is None else weight.grad.mul_(self._slopes[name])
+            weight.grad = None
+
+    def slope(self) -> torch.Tensor:
+        """Return ∂ẇ/∂s at the last sample, one number a weight."""
+        torch.mul(self._theta, self._theta, out=self._slope)
+        torch.sub(self._theta, self._slope, out=self._slope)
+        if self._times_theta:
+            self._slope.mul_(self._theta)
+        return self._slope.mul_(self._frozen)
+
+    def move(self, gradient: torch.Tensor, length: float) -> None:
+        """Step down a flat gradient of the scores; ``length`` is the root mean square of the step."""
+        size = gradient.square().mean().sqrt().clamp(min=torch.finfo(gradient.dtype).tiny)
+        self._scores.sub_(gradient * (length / size))
+
+    def theta(self) -> Vector:
+        """Return the probability mask."""
+        return torch.sigmoid(self._scores).cpu().numpy()
+
+
+class _ScoreSteps:
+    """Steps of Adam on the scores, each on a fresh sample of the weights, or on those of θ > 0.5."""
+
+    def __init__(self, sampled: SampledWeights, noise: Noise | None, size: int, how: Local) -> None:
+        self._sampled, self._noise, self._size = sampled, noise, size
+        self._half = torch.tensor(0.5, device=how.device)
+        self._optimiser = Optimiser("adam", sampled.scores.values(), how.lr)  # fresh: clients keep no state
+        self.weights = sampled.weights
+
+    def prepare(self) -> None:
+        """Sample the weights."""
+        self._sampled.sample(self._half if self._noise is None else self._noise.uniform(self._size))
+
+    def learn(self) -> None:
+        """Move the scores."""
+        self._sampled.backpropagate()
+        self._optimiser.step()
+
+
+@dataclass(frozen=True)
+class ScoreTrainer:
+    """Trains a probability mask; with ``threshold`` a mask of 1[θ > 0.5], in every step and in the end."""
+
+    network: MaskedNetwork
+    local: Local
+    threshold: bool = False
+
+    def train(self, theta: Vector, *, frozen: torch.Tensor, stats: Vector, shard: Shard, rng: Streams) -> Trained:
+        """Train on one client's examples, starting from θ strictly inside (0, 1)."""
+        how = self.local.at(rng.round)
+        start = torch.from_numpy(theta).to(how.device)
+        sampled = SampledWeights(self.network, frozen.to(how.device), start, how.gradient)
+        noise = None if self.threshold else Noise(rng, "local masks", how.device)
+        steps = _ScoreSteps(sampled, noise, self.network.size, how)
+        stats, loss = fit(self.network, steps, stats=stats, shard=shard, rng=rng, how=how)
+        trained = sampled.theta()
+        if self.threshold:
+            return Trained((trained > 0.5).astype(np.float32), stats, {"train_loss": loss})
+        return Trained(trained, stats, {"train_loss": loss, "uplink_kl_bpp": divergence(trained, theta)})
+
+
+def divergence(theta: Vector, start: Vector) -> float:
+    """Return the mean of KL(Bern(θ_k) ‖ Bern(θ_g)) in bits: the least that any shared randomness could send."""
+    p, q = torch.from_numpy(theta), torch.from_numpy(start)
+    tiny = torch.finfo(p.dtype).tiny  # 0 · log(tiny) is 0, as it should be; logarithms are what takes time here
+    bits = p * (p / q).clamp_(min=tiny).log2_() + (1 - p) * ((1 - p) / (1 - q)).clamp_(min=tiny).log2_()
+    return float(bits.numpy().mean(dtype=np.float64))

@@ -1,0 +1,96 @@
+"""Disasters for short runs: a fault at every operation on files, and power cuts on a disk of their own."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fedpm
+from fedpm.data.datasets import Dataset
+from fedpm.errors import ArtifactError
+from tests.conftest import small_config, small_net
+
+OPERATIONS = ("open", "fsync", "replace", "mkdir", "unlink")
+
+
+class Faults:
+    """Counts operations on files, and lets one of them fail."""
+
+    def __init__(self, failing: int = -1) -> None:
+        self.failing, self.count = failing, 0
+
+    def wrap(self, name: str) -> Callable[..., Any]:
+        """Return an operation that fails when its turn comes."""
+        real = getattr(os, name)
+
+        def operation(*args: Any, **kwargs: Any) -> Any:
+            self.count += 1
+            if self.count - 1 == self.failing:
+                raise OSError(28, f"no space left for {name}")
+            return real(*args, **kwargs)
+
+        return operation
+
+
+@contextmanager
+def faulty(failing: int = -1) -> Iterator[Faults]:
+    """Let an operation on files fail, the first being number 0."""
+    faults = Faults(failing)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in OPERATIONS:
+            patch.setattr(os, name, faults.wrap(name))
+        yield faults
+
+
+def begin_or_resume(out: Path, data: Dataset, **how: Any) -> fedpm.Result:
+    """Run as a user would who tries again: continue what is there, or begin."""
+    if (out / "config.toml").is_file():
+        return fedpm.resume(out, net=small_net(), data=data, **how)
+    return fedpm.run(short_config(), net=small_net(), data=data, out=out, **how)
+
+
+def short_config() -> Any:
+    """Return the settings of a run of a second."""
+    return small_config(rounds=2, local={"epochs": 1}, clients={"total": 2})
+
+
+def survive_fault(number: int, out: Path, data: Dataset) -> bytes | None:
+    """Let one operation of a run fail, try again, and return the model; None if the run never came that far."""
+    with faulty(number) as faults:
+        with suppress(OSError, ArtifactError):
+            begin_or_resume(out, data)
+        if faults.count <= number:
+            return None
+    return begin_or_resume(out, data).file.to_bytes()
+
+
+@contextmanager
+def own_disk(folder: Path, megabytes: int = 24) -> Iterator[tuple[Path, Path]]:
+    """Give a file system of its own, and the file that is its disk; needs root."""
+    disk, mounted = folder / "disk", folder / "mounted"
+    mounted.mkdir()
+    with disk.open("wb") as file:
+        file.truncate(megabytes * 2**20)
+    subprocess.run(["mkfs.ext4", "-q", disk], check=True)
+    with mount(disk, mounted):
+        yield mounted, disk
+
+
+@contextmanager
+def mount(disk: Path, where: Path) -> Iterator[Path]:
+    """Mount a disk."""
+    subprocess.run(["mount", "-o", "loop", disk, where], check=True)
+    try:
+        yield where
+    finally:
+        subprocess.run(["umount", "-l", where], check=True)
+
+
+def can_mount() -> bool:
+    """Return whether this machine lets us mount a disk of our own."""
+    return os.name == "posix" and os.geteuid() == 0 and all(map(shutil.which, ("mkfs.ext4", "mount", "umount")))

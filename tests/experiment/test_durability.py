@@ -1,0 +1,122 @@
+"""Nothing that was reported as done is lost: faults, cuts, damage."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fedpm
+from fedpm.data.datasets import Dataset
+from fedpm.errors import ArtifactError
+from fedpm.experiment.folder import RunFolder
+from fedpm.experiment.record import RoundRecord
+from tests.conftest import small_net
+from tests.drills import can_mount, faulty, mount, own_disk, short_config, survive_fault
+
+
+@pytest.fixture(scope="module")
+def whole(data: Dataset, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes]:
+    out = tmp_path_factory.mktemp("whole") / "run"
+    return out, fedpm.run(short_config(), net=small_net(), data=data, out=out).file.to_bytes()
+
+
+@pytest.mark.slow
+def test_a_fault_at_any_operation_on_files_loses_nothing(
+    whole: tuple[Path, bytes], data: Dataset, tmp_path: Path
+) -> None:
+    with faulty() as faults:
+        fedpm.run(short_config(), net=small_net(), data=data, out=tmp_path / "counted")
+    assert faults.count > 30
+    for number in range(0, faults.count, 3):  # all of them: python -m benchmarks drills
+        assert survive_fault(number, tmp_path / str(number), data) == whole[1]
+
+
+def test_killed_writers_leave_nothing_behind_for_good(whole: tuple[Path, bytes], data: Dataset, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(whole[0], out)
+    left = [out / ".summary.json.abc.tmp", out / "checkpoint" / ".state.safetensors.abc.tmp"]
+    for file in left:
+        file.write_bytes(b"half")
+    fedpm.resume(out, net=small_net(), data=data)
+    assert not any(file.exists() for file in left)
+
+
+@pytest.mark.skipif(not can_mount(), reason="power cuts need root, to mount a disk of their own")
+@pytest.mark.slow
+def test_a_power_cut_after_any_round_loses_nothing(whole: tuple[Path, bytes], data: Dataset, tmp_path: Path) -> None:
+    cuts = []
+    with own_disk(tmp_path) as (mounted, disk):
+
+        def cut(record: RoundRecord) -> None:
+            cuts.append(tmp_path / f"cut{record['round']}")
+            shutil.copyfile(disk, cuts[-1])  # what is on the disk now, and not what the system still holds in memory
+
+        fedpm.run(short_config(), net=small_net(), data=data, out=mounted / "run", on_round=cut)
+    (tmp_path / "again").mkdir()
+    for done, image in enumerate(cuts, 1):
+        with mount(image, tmp_path / "again") as again:
+            assert len(RunFolder(again / "run").records()) == done
+            resumed = fedpm.resume(again / "run", net=small_net(), data=data)
+            assert resumed.file.to_bytes() == whole[1]
+
+
+def test_a_run_that_ended_before_it_began_can_be_begun_again(data: Dataset, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    RunFolder.create(out, "rounds = 1").close()
+    (out / "config.toml").rename(out / ".config.toml.1.tmp")  # killed in the middle of writing it
+    with pytest.raises(ArtifactError, match="its run ended before it began; start it with --out"):
+        fedpm.resume(out, net=small_net(), data=data)
+    assert len(fedpm.run(short_config(), net=small_net(), data=data, out=out).rounds) == 2
+    assert not list(out.glob(".*.tmp"))
+
+
+def copy_after_a_round(whole: tuple[Path, bytes], data: Dataset, out: Path) -> Path:
+    def stop(record: RoundRecord) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fedpm.run(short_config(), net=small_net(), data=data, out=out, on_round=stop)
+    return out
+
+
+def test_a_flipped_bit_of_the_checkpoint_is_noticed(whole: tuple[Path, bytes], data: Dataset, tmp_path: Path) -> None:
+    out = copy_after_a_round(whole, data, tmp_path / "run")
+    state = out / "checkpoint" / "state.safetensors"
+    genuine = state.read_bytes()
+    for place in np.linspace(0, len(genuine) - 1, 40).astype(int).tolist():
+        damaged = bytearray(genuine)
+        damaged[place] ^= 4
+        state.write_bytes(bytes(damaged))
+        with pytest.raises(ArtifactError):
+            fedpm.resume(out, net=small_net(), data=data)
+    state.write_bytes(genuine)
+    assert fedpm.resume(out, net=small_net(), data=data).file.to_bytes() == whole[1]
+
+
+def test_an_edited_setting_is_named_and_more_rounds_are_welcome(
+    whole: tuple[Path, bytes], data: Dataset, tmp_path: Path
+) -> None:
+    out = copy_after_a_round(whole, data, tmp_path / "run")
+    config = out / "config.toml"
+    genuine = config.read_text()
+    config.write_text(genuine.replace("lr = 0.1\n", "lr = 0.2\n"))
+    with pytest.raises(ArtifactError, match=r"changed since the run began \(local\.lr = 0\.2 instead of 0\.1\)"):
+        fedpm.resume(out, net=small_net(), data=data)
+    config.write_text(genuine.replace("rounds = 2\n", "rounds = 4\n"))
+    assert len(fedpm.resume(out, net=small_net(), data=data).rounds) == 4
+
+
+@pytest.mark.parametrize("damage", [bytes(20), b'{"round": 1, "accu\n', b"[1, 2]\n", b'{"round": 7}\n'])
+def test_a_damaged_log_is_one_sentence(damage: bytes, whole: tuple[Path, bytes], data: Dataset, tmp_path: Path) -> None:
+    out = copy_after_a_round(whole, data, tmp_path / "run")
+    (out / "rounds.jsonl").write_bytes(damage)
+    with pytest.raises(ArtifactError, match=r"a line is damaged .* restore the file from a copy, or start anew"):
+        fedpm.resume(out, net=small_net(), data=data)
+
+
+def test_the_log_of_a_finished_run_reads_back(whole: tuple[Path, bytes]) -> None:
+    records = RunFolder(whole[0]).records()
+    assert [record["round"] for record in records] == [1, 2]
+    assert json.loads((whole[0] / "summary.json").read_text())["rounds"] == 2

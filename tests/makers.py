@@ -1,0 +1,60 @@
+"""Methods as tests need them: built by hand, of parts by name."""
+
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from fedpm.methods.dense.deltas import Deltas
+from fedpm.methods.dense.quantiser import Quantiser
+from fedpm.methods.mask.fedpm import FedPM
+from fedpm.methods.mask.state import MaskState
+from fedpm.model.masking import MaskedNetwork
+from fedpm.registry import CODERS
+from fedpm.rng import Streams
+from fedpm.training.local import Local
+from fedpm.training.scores import ScoreTrainer
+from fedpm.training.weights import WeightTrainer
+from fedpm.wire.coders.base import Coding
+from fedpm.wire.message import Kind, Message
+
+LOCAL = Local(1, 64, 0.1)
+
+
+def coding_of(name: str) -> Coding:
+    """Return a mask coder with its default settings."""
+    spec = CODERS[name]
+    return Coding.of(spec, spec.build(spec.settings() if spec.settings else None))
+
+
+def make_fedpm(net: nn.Module | MaskedNetwork, codec: str = "shared-randomness", **settings: Any) -> FedPM:
+    """Return FedPM on a network, seed 5 unless told otherwise."""
+    network = net if isinstance(net, MaskedNetwork) else MaskedNetwork(net)
+    given = {"seed": 5, "trainer": ScoreTrainer(network, LOCAL), "coding": coding_of(codec), **settings}
+    return FedPM(network=network, **given)
+
+
+def make_fedmask(network: MaskedNetwork, codec: str) -> FedPM:
+    """Return FedMask on a network, seed 5."""
+    coding = coding_of(codec)
+    trainer = ScoreTrainer(network, LOCAL, threshold=True)
+    return FedPM(network=network, seed=5, trainer=trainer, coding=coding, form=coding.threshold_form)
+
+
+def make_dense(network: MaskedNetwork, quantiser: Quantiser, form: int = 16, **settings: Any) -> Deltas:
+    """Return a dense method on a network, seed 5."""
+    trainer = WeightTrainer(network, LOCAL)
+    return Deltas(network=network, seed=5, trainer=trainer, quantiser=quantiser, form=form, **settings)
+
+
+def upload(method: FedPM, state: MaskState, client: int) -> bytes:
+    """Return an upload whose θ_k lies between θ_g and a random one; no training needed."""
+    known = method.context(state, client)
+    noise = Streams(99).at(known.shared.round, client).uint32("θ", method.network.size) / 2**32
+    theta = (0.95 * known.theta.floats() + 0.05 * noise).astype(np.float32)
+    _, coded = method.coding.coder.encode(theta, known, known.shared)
+    stats = np.arange(method.network.stats_size, dtype=np.float32)
+    fingerprint = method.network.fingerprint(method.seed)
+    return Message(
+        Kind.UPLOAD, method.coding.form, fingerprint, known.shared.round, client, coded.data, stats
+    ).to_bytes()
