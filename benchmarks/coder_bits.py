@@ -10,16 +10,19 @@ rounds are uploaded many times over by relative-entropy coding, with fresh candi
 import argparse
 from pathlib import Path
 from statistics import mean
-from typing import Any
 
 import numpy as np
-from fedpm.wire.coders.table import CODERS
+from tests.makers import coding_of
 
 import fedpm
-from fedpm.methods.mask.fedpm import divergence
+from fedpm.registry import CODERS, OWN_FORMS, CoderSpec, register
 from fedpm.rng import Streams
+from fedpm.training.scores import divergence
+from fedpm.wire.coders.base import Context
 from fedpm.wire.coders.relative_entropy import RelativeEntropy, proposals
-from fedpm.wire.masks import Known, Mask, Theta
+from fedpm.wire.entropy import Coded
+from fedpm.wire.masks import Mask
+from fedpm.wire.theta import Vector
 
 USED = "shared-randomness"
 SETTINGS = {f"relative-entropy, budget {budget:g}": RelativeEntropy(8, budget) for budget in (3.0, 4.0, 5.0)}
@@ -29,31 +32,32 @@ class Recorder:
     """The coder of the run, which also tries the others."""
 
     def __init__(self) -> None:
-        self._coder = CODERS[USED][1]
+        self._coder = coding_of(USED).coder
+        others = [name for name in CODERS.names() if name not in (USED, "relative-entropy")]
+        self._others = {name: coding_of(name).coder for name in others} | SETTINGS
         self.bits: dict[str, dict[int, list[float]]] = {}
-        self.kept: dict[int, tuple[Theta, Known]] = {}
+        self.kept: dict[int, tuple[Vector, Context]] = {}
 
-    def encode(self, theta: Theta, known: Known, private: Streams) -> tuple[Mask, Any]:
+    def encode(self, theta: Vector, context: Context, private: Streams) -> tuple[Mask, Coded]:
         """Code θ_k by every coder."""
-        others = {name: coder for name, (_, coder) in CODERS.items() if name not in (USED, "relative-entropy")}
-        for name, coder in {**others, **SETTINGS}.items():
-            self._note(name, known, 8 * len(coder.encode(theta, known, private)[1].data) / len(theta))
-        mask, coded = self._coder.encode(theta, known, private)
-        self._note(USED, known, 8 * len(coded.data) / len(theta))
-        self._note("KL(θ_k ‖ θ_g)", known, divergence(theta, known.belief.theta().clip(0.01, 0.99)))
-        if known.shared.client == 0:
-            self.kept[known.shared.round] = theta, known
+        for name, coder in self._others.items():
+            self._note(name, context, 8 * len(coder.encode(theta, context, private)[1].data) / len(theta))
+        mask, coded = self._coder.encode(theta, context, private)
+        self._note(USED, context, 8 * len(coded.data) / len(theta))
+        self._note("KL(θ_k ‖ θ_g)", context, divergence(theta, context.theta.floats().clip(0.01, 0.99)))
+        if context.shared.client == 0:
+            self.kept[context.shared.round] = theta, context
         return mask, coded
 
-    def decode(self, data: bytes, known: Known) -> Mask:
+    def decode(self, data: bytes, context: Context) -> Mask:
         """Decode what the run sent."""
-        return self._coder.decode(data, known)
+        return self._coder.decode(data, context)
 
-    def _note(self, name: str, known: Known, bpp: float) -> None:
-        self.bits.setdefault(name, {}).setdefault(known.shared.round, []).append(bpp)
+    def _note(self, name: str, context: Context, bpp: float) -> None:
+        self.bits.setdefault(name, {}).setdefault(context.shared.round, []).append(bpp)
 
 
-def distortion(theta: Theta, known: Known, coder: RelativeEntropy, count: int) -> dict[str, float]:
+def distortion(theta: Vector, context: Context, coder: RelativeEntropy, count: int) -> dict[str, float]:
     """Return bias and variance of many uploads, beside those of exact samples.
 
     ``kept`` is how much of the way from θ_g to θ_k the mean goes, ``away`` and ``towards`` of that away from 0 and 1
@@ -61,10 +65,10 @@ def distortion(theta: Theta, known: Known, coder: RelativeEntropy, count: int) -
     """
     total = np.zeros(len(theta))
     for number in range(count):
-        here = Known(known.belief, known.shared.at(10_000 + number), known.sizes)
+        here = Context(context.theta, context.shared.at(10_000 + number), context.sizes)
         total += coder.encode(theta, here, Streams(number))[0]
     average, exact = total / count, theta.astype(np.float64)
-    start = proposals(known.belief) / 256
+    start = proposals(context.theta) / 256
     way = exact - start
     noise = exact * (1 - exact) / count  # of the average of exact samples
     gone, due, away = (average - start) * way, way**2, (way > 0) == (start < 0.5)
@@ -111,8 +115,18 @@ def main(parser: argparse.ArgumentParser, arguments: list[str]) -> None:
     parser.add_argument("--uploads", type=int, default=100, help="how many uploads to average for the bias")
     options = parser.parse_args(arguments)
     recorder = Recorder()
-    CODERS[USED] = (CODERS[USED][0], recorder)
-    config = fedpm.load_config(options.preset, [*options.overrides, "workers=1", f"codec={USED}"])
+    register(
+        CoderSpec(
+            name="recorder",
+            label="recorder",
+            about=f"{USED}, which also tries the others",
+            build=lambda settings: recorder,
+            form=OWN_FORMS,
+            shared_randomness=True,
+            shared_uniform=True,
+        )
+    )
+    config = fedpm.load_config(options.preset, [*options.overrides, "workers=1", "codec=recorder"])
     fedpm.run(config, on_round=lambda record: print(f"round {record['round']}: {record['accuracy']:.3f}", flush=True))
     shown = sorted({1, max(1, config.rounds // 2), config.rounds})
     print(f"| bits per parameter | {' | '.join(f'round {number}' for number in shown)} | mean |")

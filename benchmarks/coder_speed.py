@@ -6,35 +6,38 @@ from collections.abc import Callable
 from functools import partial
 
 import numpy as np
-from fedpm.wire.coders.table import CODERS
-from fedpm.wire.contexts import Belief
+from tests.makers import coding_of
 
 from benchmarks.timing import Row, timed
+from fedpm.registry import CODERS
 from fedpm.rng import Streams
+from fedpm.wire.coders.base import Context, MaskCoder
 from fedpm.wire.entropy import Coded
-from fedpm.wire.masks import Known, Mask, MaskCoder, Theta
+from fedpm.wire.masks import Mask
+from fedpm.wire.theta import Theta, Vector
 
 CONV6 = 2_262_602
 
 
-def upload_of(size: int, clients: int = 10) -> tuple[Theta, Known]:
+def upload_of(size: int, clients: int = 10) -> tuple[Vector, Context]:
     """Return θ_k and θ_g as in the middle of training: counts from Beta(0.3, 0.3), scores moved by N(0, 0.5²)."""
     rng = np.random.Generator(np.random.Philox(key=1))
-    belief = Belief(rng.binomial(clients, rng.beta(0.3, 0.3, size)).astype(np.uint32), clients)
-    theta = belief.theta().clip(0.01, 0.99)
+    start = Theta(rng.binomial(clients, rng.beta(0.3, 0.3, size)).astype(np.uint32), clients)
+    theta = start.floats().clip(0.01, 0.99)
     scores = np.log(theta / (1 - theta)) + rng.normal(0, 0.5, size)
-    return (1 / (1 + np.exp(-scores))).astype(np.float32), Known(belief, Streams(1).at(1, 1))
+    return (1 / (1 + np.exp(-scores))).astype(np.float32), Context(start, Streams(1).at(1, 1))
 
 
 def run(size: int = CONV6) -> list[Row]:
     """Measure every coder on one upload of a network as large as CONV-6."""
-    theta, known = upload_of(size)
+    theta, context = upload_of(size)
     rows: list[Row] = []
     cases: dict[str, Callable[[], object]] = {}
-    for name, (_, coder) in CODERS.items():
-        _, coded = coder.encode(theta, known, known.shared)
-        cases[f"{name} encode"] = partial(_encode, coder, theta, known)
-        cases[f"{name} decode"] = partial(coder.decode, coded.data, known)
+    for name in CODERS.names():
+        coder = coding_of(name).coder
+        _, coded = coder.encode(theta, context, context.shared)
+        cases[f"{name} encode"] = partial(_encode, coder, theta, context)
+        cases[f"{name} decode"] = partial(coder.decode, coded.data, context)
         rows.append(
             {
                 "coder": name,
@@ -43,7 +46,7 @@ def run(size: int = CONV6) -> list[Row]:
                 "peak bytes / d": _peak(cases[f"{name} encode"], cases[f"{name} decode"]) / size,
             }
         )
-    mask, _ = CODERS["frequency"][1].encode(theta, known, known.shared)
+    mask, _ = coding_of("frequency").coder.encode(theta, context, context.shared)
     for name, compress, decompress in _compressors():
         packed = compress(_packed(mask))
         cases[f"{name} encode"] = partial(compress, _packed(mask))
@@ -56,8 +59,8 @@ def run(size: int = CONV6) -> list[Row]:
     return rows
 
 
-def _encode(coder: MaskCoder, theta: Theta, known: Known) -> Coded:
-    return coder.encode(theta, known, known.shared)[1]
+def _encode(coder: MaskCoder, theta: Vector, context: Context) -> Coded:
+    return coder.encode(theta, context, context.shared)[1]
 
 
 def _packed(mask: Mask) -> bytes:

@@ -29,8 +29,8 @@ def noise_images(shape: tuple[int, int, int], examples: int) -> Dataset:
 
 
 def fedpm_of(experiment: Experiment) -> FedPM:
-    """Return the algorithm of an experiment, which is FedPM."""
-    return cast(FedPM, experiment.algorithm)
+    """Return the method of an experiment, which is FedPM."""
+    return cast(FedPM, experiment.method)
 
 
 def noise_experiment(network: str, clients: int, steps: int, epochs: int = 1, **settings: Any) -> Experiment:

@@ -10,7 +10,7 @@ from benchmarks.experiments import LARGE, fedpm_of, noise_experiment
 from benchmarks.round import advance
 from benchmarks.timing import Row
 from fedpm.config import parse
-from fedpm.experiment import loop
+from fedpm.experiment.api import run as run_experiment
 
 ROUNDS = 200
 
@@ -32,7 +32,7 @@ def growth(count: int = ROUNDS) -> Row:
             "local": {"epochs": 1},
         }
     )
-    loop.run(config, on_round=lambda record: used.append(resident()))
+    run_experiment(config, on_round=lambda record: used.append(resident()))
     quarters = [used[start * count // 4 : (start + 1) * count // 4] for start in range(4)]
     return {
         "case": f"{count} short rounds",

@@ -10,11 +10,12 @@ from benchmarks.timing import Row, timed
 from fedpm.aggregation.posterior import Posterior
 from fedpm.data.datasets import to_input
 from fedpm.experiment.build import Experiment
+from fedpm.methods.mask.fedpm import CLAMP
 from fedpm.rng import Streams
-from fedpm.training.local import SampledWeights, threads
+from fedpm.training.device import threads
+from fedpm.training.noise import Noise
 from fedpm.training.optimiser import Optimiser
-
-CLAMP = 0.01
+from fedpm.training.scores import SampledWeights
 
 
 def run() -> list[Row]:
@@ -38,14 +39,14 @@ def measure(network: str) -> Row:
 
 def steps(experiment: Experiment) -> tuple[dict[str, Callable[[], object]], Callable[[], None], Callable[[], None]]:
     """Return the parts of a masked step, a whole one, and a dense one; each as training does it."""
-    network, local = experiment.algorithm.masked, fedpm_of(experiment).local
+    network, local = experiment.method.network, fedpm_of(experiment).trainer.local
     shard = experiment.clients.train
     x, y = to_input(shard.x, local.device), torch.from_numpy(shard.y)
     rest = network.surroundings(torch.from_numpy(network.initial_stats()))
-    theta = torch.from_numpy(Posterior.initial(0, network.size).mode().clip(CLAMP, 1 - CLAMP))
+    theta = torch.from_numpy(Posterior.initial(0, network.size).theta.floats().clip(CLAMP, 1 - CLAMP))
     sampled = SampledWeights(network, network.weights(0), theta, local.gradient)
     adam = Optimiser("adam", sampled.scores.values(), local.lr)
-    noise = Streams(0).noise("local masks", local.device)
+    noise = Noise(Streams(0), "local masks", local.device)
     flat = torch.from_numpy(network.dense_weights(0))
     weights = {name: view.detach().requires_grad_() for name, view in network.views(flat).items()}
     plain = Optimiser("adam", weights.values(), 0.001)

@@ -21,7 +21,7 @@ COMMON = ["workers=1", "model.name=conv4", "data.name=digits", "clients.total=10
 SGD, ADAM = "sgd", "adam"
 UNBIASED: list[dict[str, list[Any]]] = [
     {"dense.optimiser": [ADAM], "local.lr": [0.001, 0.003, 0.0003], "dense.server_lr": [1.0]},
-    {"dense.optimiser": [ADAM], "local.lr": [0.003], "dense.server_lr": [1.0], "dense.lr_decay": [0.8]},
+    {"dense.optimiser": [ADAM], "local.lr": [0.003], "dense.server_lr": [1.0], "local.lr_decay": [0.8]},
     {"dense.optimiser": [SGD], "local.lr": [0.03, 0.01], "dense.server_lr": [1.0]},
     {"dense.optimiser": [SGD], "local.lr": [0.03], "dense.server_lr": [0.5]},
 ]

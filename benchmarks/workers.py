@@ -44,6 +44,6 @@ def measure(network: str) -> Row:
 
 
 def _train(experiment: Experiment, engine: Engine) -> None:
-    broadcast = experiment.algorithm.broadcast(experiment.algorithm.init()).payload
+    broadcast = experiment.method.broadcast(experiment.method.init()).payload
     for _ in engine.run(1, [Task(client, broadcast) for client in range(CLIENTS)]):
         pass

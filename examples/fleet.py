@@ -38,9 +38,12 @@ class Fleet:
             (home / "config.toml").write_text("\n".join(["[superlink.loopback]", *lines, ""]))
             self.start_superlink()
             self.start_gate()
-            for number in range(self.nodes):
-                public = str(self.keys / f"node-{number}.pub")
-                self.fedpm("flwr", "supernode", "register", public, "loopback").check_returncode()
+            self.wait("superlink", self.port)
+            self.wait("gate", self.gate)
+            registering = [self.register(number) for number in range(self.nodes)]
+            for number, process in enumerate(registering):
+                if process.wait():
+                    raise RuntimeError((self.folder / f"register-{number}.log").read_text())
                 self.start_node(number)
         except BaseException:
             self.__exit__(None, None, None)
@@ -66,18 +69,22 @@ class Fleet:
             )
         return self.processes[name]
 
+    def register(self, node: int) -> subprocess.Popen[bytes]:
+        """Tell the SuperLink a SuperNode's public key."""
+        public = str(self.keys / f"node-{node}.pub")
+        process = self.start(f"register-{node}", "flwr", "supernode", "register", public, "loopback")
+        return self.processes.pop(f"register-{node}", process)
+
     def start_superlink(self) -> None:
-        """Start the SuperLink, and wait until it listens."""
+        """Start the SuperLink."""
         certificate = ["--ssl-ca-certfile", f"{self.keys}/ca.pem", "--ssl-certfile", f"{self.keys}/server.pem"]
         place = ["--ssl-keyfile", f"{self.keys}/server.key", "--host", "127.0.0.1", "--port", str(self.port)]
         self.start("superlink", "superlink", *certificate, *place, "--enable-supernode-auth")
-        self.wait("superlink", self.port)
 
     def start_gate(self) -> None:
         """Start the gate, through which SuperNodes reach the SuperLink and nobody else does."""
         listen, superlink = f"127.0.0.1:{self.gate}", f"127.0.0.1:{self.port}"
         self.start("gate", "gate", "--listen", listen, "--superlink", superlink, "--keys", str(self.keys))
-        self.wait("gate", self.gate)
 
     def wait(self, name: str, port: int) -> None:
         """Wait until a process listens."""

@@ -14,9 +14,7 @@ import fedpm
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCKS = [(page.name, code) for page in PAGES for code in re.findall(r"```python\n(.*?)```", page.read_text(), re.S)]
-EXAMPLES = sorted(
-    set((ROOT / "examples").glob("*.py")) - {ROOT / "examples/fleet.py"}
-)  # which tests/engines/flower runs
+EXAMPLES = sorted(set((ROOT / "examples").glob("*.py")) - {ROOT / "examples/fleet.py"})  # tests/engines/flower/ does
 CASES = [
     pytest.param(code, id=f"{page}-{number}", marks=[pytest.mark.slow] if "fedpm.run(" in code else [])
     for number, (page, code) in enumerate(BLOCKS)

@@ -58,7 +58,6 @@ def interrupts_blocked() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
-    resource_tracker.ensure_running()  # multiprocessing's own process, whose start would lift the block
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -74,6 +73,8 @@ class Child:
         context = get_context("spawn")
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=_call, args=(theirs,))
+        if os.name == "posix":
+            resource_tracker.ensure_running()  # multiprocessing's own process, whose start would lift the block
         with interrupts_blocked():
             self.process.start()
         theirs.close()  # so that the end of the process is the end of the pipe
@@ -156,7 +157,8 @@ def supervise(command: list[str], environment: dict[str, str], grace: float = 15
     """Run a command to its end and return its exit code; nothing that it starts outlives it, or this process.
 
     This process hands signals to a guard, in a session of its own, and the guard hands them to the command. What is
-    left ``grace`` seconds after the command has ended, or was told to, or this process is gone, the guard kills.
+    left ``grace`` seconds after the command has ended, or was told to, or this process is gone, the guard kills. A
+    process group would not do: Flower's SuperLink starts a session of its own.
     """
     if not hasattr(os, "fork"):  # Windows: what the command starts is left to itself
         return subprocess.run(command, env=environment, check=False).returncode  # noqa: S603 - the caller's words
@@ -192,13 +194,14 @@ def _start(command: list[str], environment: dict[str, str], mask: Iterable[int])
 
 def _guard(leader: int, grace: float, *, parent: int, mask: Iterable[int]) -> int:
     """Wait until the leader and all that it started are gone, and return its exit code."""
+    code: int | None = None
 
     def limit_time() -> None:
         if signal.getitimer(signal.ITIMER_REAL) == (0, 0):
             signal.setitimer(signal.ITIMER_REAL, grace, 0.1)
 
     def tell(number: int) -> None:
-        with suppress(ProcessLookupError):
+        if code is None:  # else its number may be another's by now
             os.kill(leader, number)
         limit_time()
 
@@ -206,12 +209,11 @@ def _guard(leader: int, grace: float, *, parent: int, mask: Iterable[int]) -> in
     _hand_on(tell)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     end_with_parent(parent, signal.SIGTERM)
-    code = 1
     while True:
         try:
             ended, status = os.wait()
         except ChildProcessError:
-            return code
+            return code or 0
         if ended == leader:
             code = _exit_code(status)
             limit_time()

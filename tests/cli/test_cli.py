@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.program import FEDPM, fedpm, wait_until
+from tests.command import FEDPM, fedpm, wait_until
 
 SETTINGS = ["rounds=6", "model.name=conv4-slim", "clients.total=4", "local.epochs=1", "data.train_examples=200"]
 QUICK = ["--preset", "quickstart", *(part for setting in SETTINGS for part in ("--set", setting))]
@@ -37,7 +37,7 @@ def undisturbed(started: tuple[Path, str]) -> Path:
 
 
 def test_the_version_is_told() -> None:
-    assert fedpm("--version").out == f"fedpm {version('fedpm')}\n"
+    assert fedpm("--version").stdout == f"fedpm {version('fedpm')}\n"
 
 
 @pytest.mark.slow
@@ -54,7 +54,7 @@ def rounds_without_times(folder: Path) -> list[str]:
 def test_the_written_config_repeats_the_run_and_workers_change_nothing(undisturbed: Path, tmp_path: Path) -> None:
     out = tmp_path / "again"
     done = fedpm("run", "--config", undisturbed / "config.toml", "--workers", "2", "--out", out)
-    assert done.code == 0, done.err
+    assert done.code == 0, done.stderr
     assert (out / "model.fedpm").read_bytes() == (undisturbed / "model.fedpm").read_bytes()
     assert rounds_without_times(out) == rounds_without_times(undisturbed)
 
@@ -76,7 +76,7 @@ def test_kill_nine_and_resume_end_in_the_same_model(undisturbed: Path, tmp_path:
         assert time.monotonic() < deadline
         time.sleep(0.05)
     done = fedpm("run", "--resume", out, "--workers", "1")
-    assert done.code == 0, done.err
+    assert done.code == 0, done.stderr
     assert (out / "model.fedpm").read_bytes() == (undisturbed / "model.fedpm").read_bytes()
     assert rounds_without_times(out) == rounds_without_times(undisturbed)
 
@@ -106,18 +106,18 @@ def test_a_full_disk_is_one_sentence_and_loses_nothing(undisturbed: Path, tmp_pa
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert done.code == 1
-    assert done.err.startswith(f"fedpm: {out}: File too large; nothing that was saved is lost")
-    assert len(done.err.splitlines()) == 1
+    assert done.stderr.startswith(f"fedpm: {out}: File too large; nothing that was saved is lost")
+    assert len(done.stderr.splitlines()) == 1
     done = fedpm("run", "--resume", out)
-    assert done.code == 0, done.err
+    assert done.code == 0, done.stderr
     assert (out / "model.fedpm").read_bytes() == (undisturbed / "model.fedpm").read_bytes()
 
 
 def test_all_config_errors_at_once_and_exit_code_two() -> None:
     done = fedpm("run", "--set", "clients.sampled=20", "--set", "clients.total=10", "--set", "nonsense=1")
     assert done.code == 2
-    assert "clients.sampled = 20 should be at most clients.total = 10" in done.err
-    assert "nonsense = 1: unknown key" in done.err
+    assert "clients.sampled = 20 should be at most clients.total = 10" in done.stderr
+    assert "nonsense = 1: unknown key" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -140,15 +140,15 @@ def test_all_config_errors_at_once_and_exit_code_two() -> None:
 def test_wrong_usage_is_one_clear_sentence(arguments: list[str], code: int, words: str, tmp_path: Path) -> None:
     done = fedpm(*arguments, cwd=tmp_path)
     assert done.code == code
-    assert done.err.startswith("fedpm: ")
-    assert words in done.err
+    assert done.stderr.startswith("fedpm: ")
+    assert words in done.stderr
 
 
 def test_help_names_presets_and_every_key() -> None:
     done = fedpm("run", "--help")
     assert done.code == 0
     for word in ("quickstart", "clients.rho", "aggregation.reset_every", "--resume"):
-        assert word in done.out
+        assert word in done.stdout
 
 
 def test_help_does_not_import_torch() -> None:
@@ -172,13 +172,13 @@ def _running(pid: int) -> bool:
 def test_model_commands_on_a_trained_model(undisturbed: Path, tmp_path: Path) -> None:
     file = undisturbed / "model.fedpm"
     seen = fedpm("model", "inspect", file)
-    assert seen.code == 0, seen.err
-    assert "conv4-slim, 117,754 parameters" in seen.out
-    assert "█" in seen.out
+    assert seen.code == 0, seen.stderr
+    assert "conv4-slim, 117,754 parameters" in seen.stdout
+    assert "█" in seen.stdout
     plain, packed = fedpm("model", "eval", file), fedpm("model", "eval", file, "--packed")
-    assert plain.out == packed.out
+    assert plain.stdout == packed.stdout
     accuracy = json.loads((undisturbed / "summary.json").read_text())["accuracy"]
-    assert f"accuracy {accuracy:.4f}" in plain.out
+    assert f"accuracy {accuracy:.4f}" in plain.stdout
     done = fedpm("model", "export", file, "--torch", tmp_path / "m.safetensors")
-    assert done.code == 0, done.err
+    assert done.code == 0, done.stderr
     assert (tmp_path / "m.safetensors").stat().st_size > 30 * file.stat().st_size

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.program import fedpm
+from tests.command import fedpm
 
 PRIVATE = ["--set", "privacy.unit=example", "--set", "privacy.epsilon=8"]
 
@@ -14,20 +14,20 @@ PRIVATE = ["--set", "privacy.unit=example", "--set", "privacy.epsilon=8"]
 def test_a_curve_is_written_once(tmp_path: Path) -> None:
     arguments = ("privacy", "curve", "--epsilon", "1,9", "--repetitions", "3", "--out", "curve")
     done = fedpm(*arguments, cwd=tmp_path)
-    assert done.code == 0, done.err
+    assert done.code == 0, done.stderr
     assert {path.name for path in (tmp_path / "curve").iterdir()} == {"curve.csv", "curve.png", "curve.svg"}
     rows = list(csv.DictReader((tmp_path / "curve" / "curve.csv").open()))
     assert [float(row["epsilon"]) for row in rows] == [1.0, 9.0]
     assert float(rows[1]["epsilon_paper"]) == pytest.approx(8.955, abs=1e-3)
     again = fedpm(*arguments, cwd=tmp_path)
     assert again.code == 1
-    assert "holds a curve already" in again.err
+    assert "holds a curve already" in again.stderr
 
 
 def test_an_account_before_any_training(tmp_path: Path) -> None:
     done = fedpm("privacy", "account", *PRIVATE, "--set", "rounds=4", "--out", "account.json", cwd=tmp_path)
-    assert done.code == 0, done.err
-    assert "noise multiplier" in done.out
+    assert done.code == 0, done.stderr
+    assert "noise multiplier" in done.stdout
     found = json.loads((tmp_path / "account.json").read_text())
     assert found["rounds it can take part in"] == 4
     assert 7.9 < found["after"]["4"] <= 8
@@ -39,11 +39,11 @@ def test_a_private_run_shows_epsilon(tmp_path: Path) -> None:
     small.append("model.name=conv4-slim")
     settings = [part for setting in small for part in ("--set", setting)]
     done = fedpm("run", *settings, *PRIVATE, "--out", "run", cwd=tmp_path)
-    assert done.code == 0, done.err
-    assert "bpp  ε 8.00" in done.out
-    assert "of 8 spent at δ 1e-05; neighbours: one example of one client is added or removed" in done.out
+    assert done.code == 0, done.stderr
+    assert "bpp  ε 8.00" in done.stdout
+    assert "of 8 spent at δ 1e-05; neighbours: one example of one client is added or removed" in done.stdout
     seen = fedpm("model", "inspect", "run/model.fedpm", cwd=tmp_path)
-    assert "adjacency one example of one client is added or removed" in seen.out.replace("\n", " ")
+    assert "adjacency one example of one client is added or removed" in seen.stdout.replace("\n", " ")
 
 
 @pytest.mark.parametrize(
@@ -60,5 +60,5 @@ def test_a_private_run_shows_epsilon(tmp_path: Path) -> None:
 def test_wrong_use_is_one_clear_sentence(arguments: list[str], code: int, words: str, tmp_path: Path) -> None:
     done = fedpm(*arguments, cwd=tmp_path)
     assert done.code == code
-    assert words in done.err
+    assert words in done.stderr
     assert not list(tmp_path.iterdir())

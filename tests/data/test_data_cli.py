@@ -168,7 +168,14 @@ def test_only_so_many_examples_are_used(tmp_path: Path) -> None:
 @pytest.mark.slow
 @needs_shared
 def test_a_run_on_shared_data(cli: Command, tmp_path: Path) -> None:
-    small = ["rounds=1", "clients.total=2", "local.epochs=1", "data.train_examples=30", "data.test_examples=10"]
+    small = [
+        "rounds=1",
+        "clients.total=2",
+        "model.name=conv4-slim",
+        "local.epochs=1",
+        "data.train_examples=30",
+        "data.test_examples=10",
+    ]
     words = [word for setting in small for word in ("--set", setting)]
     done = cli("run", "--preset", "emnist-conv4", "--data-dir", str(SHARED), *words, "--out", "r", "--workers", "1")
     assert done.code == 0, done.stderr

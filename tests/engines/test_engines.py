@@ -26,13 +26,13 @@ from tests.marked import marked
 @pytest.mark.slow
 def test_worker_processes_give_the_replies_of_a_single_one(data: Dataset) -> None:
     experiment = build(small_config(), net=small_net(), data=data)
-    broadcast = experiment.algorithm.broadcast(experiment.algorithm.init()).payload
+    broadcast = experiment.method.broadcast(experiment.method.init()).payload
     workers = Workers(experiment.clients, 2)
     try:
         for chosen in ([0, 1, 2, 3], [2, 3], [1]):
             tasks = [Task(client, broadcast) for client in chosen]
             expected = list(Sequential(experiment.clients).run(1, tasks))
-            assert [client for client, _ in expected] == chosen
+            assert [reply.client for reply in expected] == chosen
             assert list(workers.run(1, tasks)) == expected
     finally:
         workers.close()

@@ -13,7 +13,7 @@ from matplotlib import image
 
 from fedpm.report.page import write
 from fedpm.report.style import PALETTE
-from tests.program import fedpm
+from tests.command import fedpm
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 FIGURES = {
@@ -66,9 +66,9 @@ def test_the_command_makes_the_page_and_opens_it(
     monkeypatch.setenv("BROWSER", f"{browser} %s")
     monkeypatch.setattr(webbrowser, "_tryorder", None)  # it reads that variable once a process
     done = fedpm("report", studied / "2_fedpm_seed0", "--open", "--out", tmp_path / "out")
-    assert done.code == 0, done.err
+    assert done.code == 0, done.stderr
     page = tmp_path / "out" / "index.html"
-    assert f"page      {page}" in done.out
+    assert f"page      {page}" in done.stdout
     assert (tmp_path / "opened").read_text().strip() == page.as_uri()
 
 

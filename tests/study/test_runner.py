@@ -11,8 +11,8 @@ import pytest
 from fedpm.errors import ArtifactError
 from fedpm.study.definition import load
 from fedpm.study.runner import Event, prepare, run_all
+from tests.command import FEDPM, fedpm, wait_until
 from tests.marked import marked
-from tests.program import FEDPM, fedpm, wait_until
 
 pytestmark = pytest.mark.slow
 NAMES = ["2_eden_seed0", "2_fedpm_seed0"]
@@ -53,9 +53,9 @@ def test_an_interrupted_study_continues_where_it_stopped(studied: Path, tmp_path
     first = out / "2_fedpm_seed0" / "summary.json"
     stamp = first.stat().st_mtime_ns
     done = fedpm(*arguments)
-    assert done.code == 0, done.err
-    assert "run 2 of 2  2_eden_seed0  accuracy" in done.out
-    assert "MB to 0.1" in done.out
+    assert done.code == 0, done.stderr
+    assert "run 2 of 2  2_eden_seed0  accuracy" in done.stdout
+    assert "MB to 0.1" in done.stdout
     assert first.stat().st_mtime_ns == stamp
     model = Path("2_eden_seed0") / "model.safetensors"
     assert (out / model).read_bytes() == (studied / model).read_bytes()
@@ -81,8 +81,8 @@ def test_failures_are_listed_and_do_not_stop_the_rest(tmp_path: Path) -> None:
     )
     done = fedpm("study", "run", "s.toml", "--seeds", "1", "--out", "out", "--processes", "1", cwd=tmp_path)
     assert done.code == 1
-    assert "fedpm: 1 of 2 runs failed; the same command tries them again" in done.err
-    assert "99999_seed0: data.train_examples = 99999: digits has only 1438" in done.err
-    assert "Traceback" not in done.err
+    assert "fedpm: 1 of 2 runs failed; the same command tries them again" in done.stderr
+    assert "99999_seed0: data.train_examples = 99999: digits has only 1438" in done.stderr
+    assert "Traceback" not in done.stderr
     assert (tmp_path / "out" / "60_seed0" / "summary.json").exists()
-    assert "60_seed0  accuracy" in done.out
+    assert "60_seed0  accuracy" in done.stdout

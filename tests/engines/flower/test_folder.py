@@ -101,10 +101,10 @@ def test_a_fleet_draws_its_noise_in_secret_or_promises_no_privacy(app: Path) -> 
 
 def test_a_run_is_continued_unless_its_results_would_change(app: Path, tmp_path: Path) -> None:
     folder, settings = tmp_path / "run", run_config(app)
-    RunFolder.create(folder, AppSettings.read(settings).build(None).config).close()
+    RunFolder.create(folder, AppSettings.read(settings).build(None).config_toml).close()
     for key, value in {"tensorboard": True, "flower.deadline": 5.0, "data.dir": str(tmp_path), "workers": 3}.items():
         check_continues(AppSettings.read({**settings, key: value}), folder)
-    with pytest.raises(ConfigError, match=r"holds a run with other settings \(local, rounds\)"):
+    with pytest.raises(ConfigError, match=r"holds a run with other settings \(local\.epochs, rounds\)"):
         check_continues(AppSettings.read({**settings, "rounds": 5, "local.epochs": 9}), folder)
 
 
@@ -116,7 +116,7 @@ def test_the_hooks_of_the_template_train(app: Path, monkeypatch: pytest.MonkeyPa
     server, client = settings.build(None), settings.build(2)
     assert len(client.clients.parts[2]) == len(client.clients.train) == len(client.dataset.train)
     assert len(server.validation) == len(server.dataset.train), "the server chooses on all it has"
-    assert server.algorithm.masked.fingerprint(0) == client.algorithm.masked.fingerprint(0)
+    assert server.method.network.fingerprint(0) == client.method.network.fingerprint(0)
     for module in ("model", "data"):
         sys.modules.pop(module)
 

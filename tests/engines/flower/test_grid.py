@@ -2,18 +2,21 @@
 
 import secrets
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from uuid import uuid4
 
 import pytest
 
-from fedpm.engines.base import Engine, Fault, Limits, Task
+import fedpm
+from fedpm.config import Config
+from fedpm.engines.base import Engine, Fault, Reply, Task
+from fedpm.engines.flower import Limits
 from fedpm.engines.flower.environment import require_flower
 from fedpm.engines.inprocess import Sequential
 from fedpm.errors import EngineError
-from fedpm.experiment import loop as rounds
 from fedpm.experiment.build import Experiment, build
+from fedpm.experiment.loop import Result
 from fedpm.methods.base import ClientResult
 from tests.conftest import small_config, small_net
 
@@ -42,8 +45,8 @@ Behave = Callable[[Message, Context], Message | None]
 class Nodes:
     """Nodes of a Flower run, each answered by a thread; ``wrong`` replaces what a client does."""
 
-    def __init__(self, experiment: Experiment, partitions: list[int], of: int) -> None:
-        self.experiment, self.wrong = experiment, dict[tuple[int, int], Behave]()
+    def __init__(self, config: Config, experiment: Experiment, partitions: list[int], of: int) -> None:
+        self.config, self.experiment, self.wrong = config, experiment, dict[tuple[int, int], Behave]()
         self.asked: list[tuple[int, int, int]] = []
         factory = LinkStateFactory(FLWR_IN_MEMORY_DB_NAME, NoOpFederationManager(), ObjectStoreFactory())
         self.state = factory.state()
@@ -80,7 +83,7 @@ class Nodes:
         self.state.store_message_res(reply)
 
     def answer(self, message: Message, context: Context) -> Message | None:
-        total = self.experiment.config.clients.total
+        total = self.experiment.start.clients
         if message.metadata.message_type == "query":
             return messages.write_hosted(message, messages.clients_of(context, total))
         request = messages.read_request(message)
@@ -97,14 +100,14 @@ class Nodes:
 
     def fleet(self, quorum: int = 1, deadline: float = 1.0, patience: float = 20.0) -> Fleet:
         limits = Limits(quorum, deadline, patience)
-        total = self.experiment.config.clients.total
+        total = self.experiment.start.clients
         return Fleet(self.grid, self.experiment.clients, limits, total=total, pause=0.02)
 
 
 @contextmanager
 def nodes(partitions: list[int], of: int, **settings: object) -> Iterator[Nodes]:
-    experiment = build(small_config(engine="flower", **settings), net=small_net())
-    cluster = Nodes(experiment, partitions, of)
+    config = small_config(engine="flower", **settings)
+    cluster = Nodes(config, build(config, net=small_net()), partitions, of)
     try:
         yield cluster
     finally:
@@ -112,9 +115,8 @@ def nodes(partitions: list[int], of: int, **settings: object) -> Iterator[Nodes]
         cluster.thread.join()
 
 
-def train(cluster: Nodes, engine: Engine) -> rounds.Result:
-    config = cluster.experiment.config
-    return rounds.run(config, net=small_net(), start=lambda experiment: engine)
+def train(cluster: Nodes, engine: Engine) -> Result:
+    return fedpm.run(cluster.config, net=small_net(), start=lambda experiment: engine)
 
 
 def raw(message: Message, **values: object) -> Message:
@@ -124,14 +126,16 @@ def raw(message: Message, **values: object) -> Message:
 class Only:
     """An engine that hears of some clients and rounds only: what a fleet with faults should come to."""
 
+    quorum = 0
+
     def __init__(self, experiment: Experiment, missing: set[tuple[int, int]]) -> None:
         self.inner, self.missing = Sequential(experiment.clients), missing
 
-    def run(self, round: int, tasks: list[Task]) -> Iterator[tuple[int, ClientResult | Fault]]:
+    def run(self, round: int, tasks: Sequence[Task]) -> Iterator[Reply]:
         heard = [task for task in tasks if (round, task.client) not in self.missing]
-        answers = dict(self.inner.run(round, heard))
+        replies = {reply.client: reply for reply in self.inner.run(round, heard)}
         for task in tasks:
-            yield task.client, answers.get(task.client, Fault("missing", ""))
+            yield replies.get(task.client, Reply(task.client, Fault("missing", ""), len(task.broadcast), 0))
 
     def close(self) -> None:
         pass
@@ -144,7 +148,7 @@ def expected(cluster: Nodes, missing: set[tuple[int, int]]) -> bytes:
 def test_all_well_gives_the_same_bytes_both_ways() -> None:
     with nodes([0, 1, 2, 3], 4, clients={"total": 4}) as cluster:
         result = train(cluster, cluster.fleet(quorum=4, deadline=60))
-        alone = rounds.run(small_config(), net=small_net())
+        alone = fedpm.run(small_config(), net=small_net())
     assert result.file.to_bytes() == alone.file.to_bytes()
     for record, other in zip(result.rounds, alone.rounds, strict=True):
         assert {**record, "seconds": 0} == {**other, "seconds": 0}
@@ -163,8 +167,13 @@ def test_clients_of_one_node_can_be_rounds_apart() -> None:
 
 def foreign(cluster: Nodes) -> bytes:
     other = build(small_config(seed=9), net=small_net())
-    broadcast = other.algorithm.broadcast(other.algorithm.init()).payload
-    return next(Sequential(other.clients).run(1, [Task(1, broadcast)]))[1].payload
+    broadcast = other.method.broadcast(other.method.init()).payload
+    return payload_of(next(Sequential(other.clients).run(1, [Task(1, broadcast)])))
+
+
+def payload_of(reply: Reply) -> bytes:
+    assert isinstance(reply.answer, ClientResult)
+    return reply.answer.payload
 
 
 @pytest.mark.parametrize("kind", ["garbage", "replay", "wrong model", "wrong client", "error", "silent", "crashed"])
@@ -201,9 +210,9 @@ def test_a_fault_is_counted_and_the_model_is_that_of_the_others(kind: str) -> No
 def _renamed(cluster: Nodes, message: Message) -> bytes:
     """Return the honest answer of client 2 to the broadcast of client 1."""
     request = messages.read_request(message)
-    state = cluster.experiment.algorithm
-    task = Task(2, state.remember(request.broadcast, 2, messages.recall(next(iter(cluster.contexts.values())))[1]))
-    return next(Sequential(cluster.experiment.clients).run(2, [task]))[1].payload
+    method = cluster.experiment.method
+    task = Task(2, method.remember(request.broadcast, 2, messages.recall(next(iter(cluster.contexts.values())))[1]))
+    return payload_of(next(Sequential(cluster.experiment.clients).run(2, [task])))
 
 
 def test_replies_of_another_program_are_garbage_and_overwrite_no_figure() -> None:
@@ -242,6 +251,8 @@ def test_a_late_answer_is_counted_when_it_comes_and_not_used() -> None:
         result = train(cluster, cluster.fleet(quorum=2, deadline=2.0))
         assert result.rounds[0]["faults"] == {"silent": 1}
         assert result.rounds[1]["faults"] == {"late": 1}
+        first, second = (result.rounds[number]["uplink_bytes"] for number in (0, 1))
+        assert second > 1.5 * first, "two uploads in the first round, four in the second, late as one of them is"
         assert "answer to round 1 came after the deadline" in result.rounds[1]["rejected"]["1"]
         assert result.file.to_bytes() == expected(cluster, {(1, 1)})
 
@@ -274,18 +285,18 @@ def test_memory_of_another_run_is_not_trusted() -> None:
 
 def test_a_new_server_sends_whole_broadcasts_to_clients_of_which_it_knows_nothing() -> None:
     with nodes([0, 1], 2, clients={"total": 2}) as cluster:
-        algorithm, clients = cluster.experiment.algorithm, cluster.experiment.clients
-        state = algorithm.init()
-        first = [Task(c, algorithm.broadcast(state).payload) for c in range(2)]
-        replies = [algorithm.decode(state, c, r.payload) for c, r in Sequential(clients).run(1, first)]
-        state = algorithm.aggregate(state, replies)
-        brief, whole = (algorithm.broadcast(state, since=since).payload for since in (1, None))
-        tasks = [Task(c, brief, algorithm.memory(state)) for c in range(2)]
-        answers = dict(cluster.fleet(quorum=2, deadline=60).run(2, tasks))
+        method, clients = cluster.experiment.method, cluster.experiment.clients
+        state = method.init()
+        first = [Task(c, method.broadcast(state).payload) for c in range(2)]
+        updates = [method.decode(state, r.client, payload_of(r)) for r in Sequential(clients).run(1, first)]
+        state = method.aggregate(state, updates)
+        brief, whole = (method.broadcast(state, since=since).payload for since in (1, None))
+        tasks = [Task(c, brief, method.memory(state)) for c in range(2)]
+        replies = cluster.fleet(quorum=2, deadline=60).run(2, tasks)
+        for reply, alone in zip(replies, Sequential(clients).run(2, tasks), strict=True):
+            assert payload_of(reply) == payload_of(alone)
+            assert reply.sent == len(whole)
         assert {size for _, _, size in cluster.asked} == {len(whole)}
-        for client, (_, alone) in zip(answers, Sequential(clients).run(2, tasks), strict=True):
-            assert answers[client].payload == alone.payload
-            assert answers[client].resent == len(whole) - len(brief)
 
 
 def test_too_few_answers_end_the_run_and_say_so() -> None:

@@ -8,7 +8,7 @@ import pytest
 from examples.fleet import FEDPM
 
 from fedpm import config as configs
-from fedpm.experiment import loop as rounds
+from fedpm.experiment import api
 from tests.engines.flower.conftest import records, sets, timeless
 from tests.marked import marked
 
@@ -22,7 +22,7 @@ def test_the_simulation_ends_in_the_same_model(settings: list[str], tmp_path: Pa
     environment = {**os.environ, "MARK": str(tmp_path), "HOME": str(tmp_path / "home")}
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
     assert done.returncode == 0, done.stderr
-    alone = rounds.run(configs.load("quickstart", [*chosen, "workers=1"]))
+    alone = api.run(configs.load("quickstart", [*chosen, "workers=1"]))
     assert (out / "model.fedpm").read_bytes() == alone.file.to_bytes()
     assert timeless(records(out)) == timeless(alone.rounds)
     assert "round 3/3  accuracy" in done.stdout
