@@ -15,6 +15,7 @@ from fedpm.methods.dense.drive import RotatedSigns
 from fedpm.methods.dense.eden import GaussianLevels
 from fedpm.methods.dense.fedavg import Float32
 from fedpm.methods.dense.qsgd import Levels
+from fedpm.methods.dense.quantiser import Quantiser
 from fedpm.methods.dense.signsgd import Signs
 from fedpm.methods.dense.terngrad import Ternary
 from fedpm.methods.dense.weights import read_weights
@@ -87,7 +88,7 @@ def targets() -> list[Target]:
     return found
 
 
-QUANTISERS = {
+QUANTISERS: dict[str, Quantiser] = {
     "fedavg": Float32(),
     "signsgd": Signs(),
     "terngrad": Ternary(),

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpm.rng import Streams
+from fedpm.training.noise import Noise
 
 
 def test_words_are_the_same_in_every_release() -> None:
@@ -50,7 +51,7 @@ def test_permutation_holds_every_index_once() -> None:
 
 
 def test_noise_is_uniform_and_inside_the_unit_interval() -> None:
-    draws = Streams(1).noise("x", torch.device("cpu")).uniform(1_000_001)
+    draws = Noise(Streams(1), "x", torch.device("cpu")).uniform(1_000_001)
     assert draws.dtype == torch.float32
     assert float(draws.min()) > 0
     assert float(draws.max()) < 1
@@ -59,12 +60,12 @@ def test_noise_is_uniform_and_inside_the_unit_interval() -> None:
 
 
 def test_noise_moves_on() -> None:
-    noise = Streams(1).noise("x", torch.device("cpu"))
+    noise = Noise(Streams(1), "x", torch.device("cpu"))
     assert not torch.equal(noise.uniform(100), noise.uniform(100))
 
 
 def test_normal_numbers_are_normal_and_stay_the_same() -> None:
-    numbers = Streams(1).normal("x", 200_001)
+    numbers = Streams(1).coarse_normal("x", 200_001)
     assert len(numbers) == 200_001
     assert numbers.mean() == pytest.approx(0, abs=0.01)
     assert numbers.std() == pytest.approx(1, abs=0.01)
