@@ -3,6 +3,8 @@
 from pathlib import Path
 
 import pytest
+import torch
+from hypothesis import settings
 from torch import nn
 
 import fedpm
@@ -11,6 +13,20 @@ from fedpm.data.datasets import Dataset, digits
 from tests.studied import studied
 
 __all__ = ["studied"]
+
+torch.set_num_threads(1)  # what is trained here is too small to share, and each process of the suite has one core
+settings.register_profile("suite", deadline=None)  # a busy machine is no fault
+settings.load_profile("suite")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that take longest, so that processes which share the suite by files end together."""
+    order = {"flower": 0, "slow": 1}
+    first: dict[Path, int] = {}
+    for item in items:
+        marks = [order.get(mark.name, 2) for mark in item.iter_markers()]
+        first[item.path] = min([first.get(item.path, 2), *marks])
+    items.sort(key=lambda item: first[item.path])
 
 
 def small_net() -> nn.Module:

@@ -20,6 +20,7 @@ rounds = 2
 "data.train_examples" = 120
 "data.test_examples" = 60
 "clients.total" = 2
+"model.name" = "conv4-slim"
 
 [axes]
 split = { "2" = { "data.split" = "classes", "data.classes_per_client" = 5 } }

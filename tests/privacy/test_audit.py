@@ -1,17 +1,21 @@
 """What is claimed against likelihood ratios of many real releases, and that broken mechanisms are found out."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
+import torch
 from torch import nn
 
 from fedpm.data.datasets import Shard
-from fedpm.model.masking import MaskedNetwork, Vector
-from fedpm.privacy import training
+from fedpm.model.masking import MaskedNetwork
 from fedpm.privacy.accounting import Cost, release_epsilon
 from fedpm.privacy.mechanism import release
 from fedpm.rng import Streams
+from fedpm.training import private as training
 from fedpm.training.local import Local
 from fedpm.training.private import Private, clip_move, train_noisy_scores
+from fedpm.wire.theta import Vector
 from tests.privacy.audit import Codes, epsilon_at_least
 
 C, D, DELTA, SAMPLES = 0.2, 5, 1e-4, 200_000
@@ -64,9 +68,10 @@ COST = Cost("example", 0.01, steps=1, noise=0.7)
 
 def step(shard: Shard, streams: Streams, noise: float) -> Vector:
     """Return the direction in which one noisy step moves the scores."""
-    theta = train_noisy_scores(TINY, WEIGHTS, START, shard, streams, HOW, Private("example", 1e-4, noise, 1.0))
+    private = Private("example", 1e-4, noise, 1.0)
+    theta = train_noisy_scores(TINY, WEIGHTS, START, shard=shard, rng=streams, how=HOW, private=private)
     move = np.log(theta / (1 - theta)) - np.log(START / (1 - START))
-    return move / np.linalg.norm(move)
+    return np.asarray(move / np.linalg.norm(move), np.float32)
 
 
 def bins(shard: Shard, seed: int, trials: int = 500) -> Codes:
@@ -81,12 +86,14 @@ def without() -> Codes:
     return bins(NOBODY, 2)
 
 
+@pytest.mark.slow
 def test_training_is_as_private_as_claimed(without: Codes) -> None:
     found = epsilon_at_least(bins(CANARY, 1), without, 2.0, COST.delta, 0.99)
     assert 0.2 * COST.epsilon(1) < found <= COST.epsilon(1)
 
 
+@pytest.mark.slow
 def test_training_that_does_not_clip_is_found_out(without: Codes, monkeypatch: pytest.MonkeyPatch) -> None:
-    clipped_sum = training.clipped_sum
-    monkeypatch.setattr(training, "clipped_sum", lambda *most: clipped_sum(*most[:-1], 1e9))
+    clipped_sum: Callable[..., torch.Tensor] = training.clipped_sum
+    monkeypatch.setattr(training, "clipped_sum", lambda *most, bound, **rest: clipped_sum(*most, bound=1e9, **rest))
     assert epsilon_at_least(bins(CANARY, 1), without, 2.0, COST.delta, 0.99) > COST.epsilon(1)

@@ -1,11 +1,10 @@
 """The page as a browser shows it: figures there, nothing fetched, no message on the console, in light and dark."""
 
 import json
-import os
 import re
 import shutil
 import subprocess
-import sys
+import webbrowser
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +13,7 @@ from matplotlib import image
 
 from fedpm.report.page import write
 from fedpm.report.style import PALETTE
+from tests.command import fedpm
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 FIGURES = {
@@ -57,14 +57,16 @@ def test_every_figure_and_table_is_a_file_too(page: Path) -> None:
     assert (page.parent / "figures" / "theta.pdf").read_bytes().startswith(b"%PDF")
 
 
-def test_the_command_makes_the_page_and_opens_it(studied: Path, tmp_path: Path) -> None:
+def test_the_command_makes_the_page_and_opens_it(
+    studied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     browser = tmp_path / "browser"
     browser.write_text(f'#!/bin/sh\necho "$1" > {tmp_path / "opened"}\n')
     browser.chmod(0o755)
-    command = [Path(sys.executable).with_name("fedpm"), "report", studied / "2_fedpm_seed0", "--open"]
-    environment = {**os.environ, "BROWSER": f"{browser} %s"}
-    done = subprocess.run([*command, "--out", tmp_path / "out"], capture_output=True, text=True, env=environment)
-    assert done.returncode == 0, done.stderr
+    monkeypatch.setenv("BROWSER", f"{browser} %s")
+    monkeypatch.setattr(webbrowser, "_tryorder", None)  # it reads that variable once a process
+    done = fedpm("report", studied / "2_fedpm_seed0", "--open", "--out", tmp_path / "out")
+    assert done.code == 0, done.stderr
     page = tmp_path / "out" / "index.html"
     assert f"page      {page}" in done.stdout
     assert (tmp_path / "opened").read_text().strip() == page.as_uri()

@@ -1,10 +1,9 @@
-"""Studies as users run them: real processes, interrupted, failing, continued."""
+"""Studies in real processes: interrupted, failing, continued."""
 
 import os
+import shutil
 import signal
 import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -12,10 +11,10 @@ import pytest
 from fedpm.errors import ArtifactError
 from fedpm.study.definition import load
 from fedpm.study.runner import Event, prepare, run_all
+from tests.command import FEDPM, fedpm, wait_until
 from tests.marked import marked
 
 pytestmark = pytest.mark.slow
-FEDPM = str(Path(sys.executable).with_name("fedpm"))
 NAMES = ["2_eden_seed0", "2_fedpm_seed0"]
 
 
@@ -41,38 +40,34 @@ def test_a_folder_of_another_study_is_refused(studied: Path) -> None:
 
 def test_an_interrupted_study_continues_where_it_stopped(studied: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    command = [FEDPM, "study", "run", str(studied.parent / "small.toml"), "--seeds", "1", "--out", str(out)]
-    process = subprocess.Popen([*command, "--processes", "1"], stderr=subprocess.PIPE, text=True)
-    first = out / "2_fedpm_seed0" / "summary.json"
-    begun = out / "2_eden_seed0" / "config.toml"
-    while not (first.exists() and begun.exists()):
-        assert process.poll() is None
-        time.sleep(0.02)
+    shutil.copytree(studied, out, ignore=shutil.ignore_patterns("2_eden_seed0"))
+    arguments = ["study", "run", str(studied.parent / "small.toml"), "--seeds", "1", "--out", str(out)]
+    process = subprocess.Popen([FEDPM, *arguments, "--processes", "1"], stderr=subprocess.PIPE, text=True)
+    wait_until((out / "2_eden_seed0" / "config.toml").exists, process)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=60)  # which ends once the run's own two workers have ended too
     assert process.returncode == 1
     assert errors.startswith("fedpm: interrupted; what is done is in")
     assert len(errors.splitlines()) == 1
+    assert not (out / "2_eden_seed0" / "summary.json").exists()
+    first = out / "2_fedpm_seed0" / "summary.json"
     stamp = first.stat().st_mtime_ns
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
+    done = fedpm(*arguments)
+    assert done.code == 0, done.stderr
     assert "run 2 of 2  2_eden_seed0  accuracy" in done.stdout
     assert "MB to 0.1" in done.stdout
     assert first.stat().st_mtime_ns == stamp
-    for name in NAMES:
-        model = "model.safetensors" if "eden" in name else "model.fedpm"
-        assert (out / name / model).read_bytes() == (studied / name / model).read_bytes(), name
+    model = Path("2_eden_seed0") / "model.safetensors"
+    assert (out / model).read_bytes() == (studied / model).read_bytes()
 
 
 def test_a_study_that_is_killed_leaves_no_run_and_no_worker_behind(studied: Path, tmp_path: Path) -> None:
     command = [FEDPM, "study", "run", str(studied.parent / "small.toml"), "--seeds", "1", "--processes", "1"]
     settings = ["--set", "rounds=1000", "--set", "workers=2", "--out", str(tmp_path / "out")]
     environment = {**os.environ, "MARK": str(tmp_path)}
-    with subprocess.Popen([*command, *settings], stdout=subprocess.DEVNULL, env=environment) as process:
+    with subprocess.Popen([*command, *settings], stdout=subprocess.DEVNULL, env=environment, text=True) as process:
         log = tmp_path / "out" / "2_fedpm_seed0" / "rounds.jsonl"
-        while not (log.exists() and log.read_text()):
-            assert process.poll() is None
-            time.sleep(0.02)
+        wait_until(lambda: log.exists() and log.read_text() != "", process)
         assert len(marked(tmp_path)) >= 4  # the study, a run, and its workers
         process.kill()
     assert not marked(tmp_path, patience=10)
@@ -81,12 +76,11 @@ def test_a_study_that_is_killed_leaves_no_run_and_no_worker_behind(studied: Path
 def test_failures_are_listed_and_do_not_stop_the_rest(tmp_path: Path) -> None:
     (tmp_path / "s.toml").write_text(
         'title = "Fails"\nbase = "quickstart"\n'
-        'settings = { rounds = 1, "local.epochs" = 1, "clients.total" = 2, "data.test_examples" = 60 }\n'
+        'settings = { rounds = 1, workers = 1, "local.epochs" = 1, "clients.total" = 2, "data.test_examples" = 60 }\n'
         'axes = { "data.train_examples" = [99999, 60] }'
     )
-    command = [FEDPM, "study", "run", "s.toml", "--seeds", "1", "--out", "out", "--processes", "1"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path)
-    assert done.returncode == 1
+    done = fedpm("study", "run", "s.toml", "--seeds", "1", "--out", "out", "--processes", "1", cwd=tmp_path)
+    assert done.code == 1
     assert "fedpm: 1 of 2 runs failed; the same command tries them again" in done.stderr
     assert "99999_seed0: data.train_examples = 99999: digits has only 1438" in done.stderr
     assert "Traceback" not in done.stderr

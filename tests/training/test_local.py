@@ -1,4 +1,9 @@
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from torch import nn
@@ -7,20 +12,16 @@ from fedpm.data.datasets import Dataset, Shard
 from fedpm.errors import ConfigError
 from fedpm.model.masking import MaskedNetwork
 from fedpm.rng import Streams
-from fedpm.training.local import (
-    Local,
-    SampledWeights,
-    _batches,
-    choose_device,
-    choose_precision,
-    train_scores,
-    train_weights,
-)
+from fedpm.training.device import choose_device, choose_precision
+from fedpm.training.local import Local, Trained, _batches
 from fedpm.training.optimiser import Optimiser
+from fedpm.training.scores import SampledWeights, ScoreTrainer
+from fedpm.training.weights import WeightTrainer
+from fedpm.wire.theta import Vector
 
 
 @pytest.mark.parametrize(("name", "theirs"), [("adam", torch.optim.Adam), ("sgd", torch.optim.SGD)])
-def test_optimisers_are_those_of_torch(name: str, theirs: type[torch.optim.Optimizer]) -> None:
+def test_optimisers_are_those_of_torch(name: str, theirs: Callable[..., torch.optim.Optimizer]) -> None:
     start = torch.randn(3, 40, generator=torch.Generator().manual_seed(0))
     one, other = ([row.clone().requires_grad_() for row in start] for _ in range(2))
     ours = Optimiser(name, one, 0.1)
@@ -66,43 +67,43 @@ def test_batches_cover_the_shard_once_in_equal_parts() -> None:
     assert not torch.equal(torch.cat(batches), torch.cat(again))
 
 
-def _train(net: nn.Module, data: Dataset, rng: Streams, **how: object) -> tuple[np.ndarray, np.ndarray, float]:
-    masked = MaskedNetwork(net)
-    local = Local(**{"epochs": 3, "batch_size": 64, "lr": 0.1, **how})
-    theta = np.full(masked.size, 0.5, np.float32)
-    return train_scores(masked, masked.weights(0), theta, masked.initial_stats(), data.train, rng, local)
+def trained(net: nn.Module, data: Dataset, client: int = 0, **how: Any) -> Trained:
+    trainer = ScoreTrainer(MaskedNetwork(net), replace(Local(epochs=3, batch_size=64, lr=0.1), **how))
+    return train(trainer, np.full(trainer.network.size, 0.5, np.float32), data, Streams(0).at(1, client))
+
+
+def train(trainer: ScoreTrainer, theta: Vector, data: Dataset, rng: Streams) -> Trained:
+    network = trainer.network
+    return trainer.train(theta, frozen=network.weights(0), stats=network.initial_stats(), shard=data.train, rng=rng)
 
 
 def test_training_lowers_the_loss_and_moves_theta(data: Dataset) -> None:
     net = nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
-    _, _, first = _train(net, data, Streams(0).at(1, 0), epochs=1)
-    theta, _, last = _train(net, data, Streams(0).at(1, 0), epochs=10)
-    assert last < 0.5 * first
-    assert theta.min() >= 0
-    assert theta.max() <= 1
-    assert theta.std() > 0.1
+    first, last = (trained(net, data, epochs=epochs) for epochs in (1, 10))
+    assert last.metrics["train_loss"] < 0.5 * first.metrics["train_loss"]
+    assert last.values.min() >= 0
+    assert last.values.max() <= 1
+    assert last.values.std() > 0.1
 
 
 def test_training_is_a_function_of_its_stream_even_with_dropout(data: Dataset) -> None:
     net = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.Dropout(0.5), nn.ReLU(), nn.Linear(32, 10))
     before = torch.get_rng_state()
-    first = _train(net, data, Streams(0).at(1, 0))[0]
+    first = trained(net, data).values
     assert torch.equal(torch.get_rng_state(), before)
     torch.rand(3)  # whatever the rest of the program draws
-    assert np.array_equal(first, _train(net, data, Streams(0).at(1, 0))[0])
-    assert not np.array_equal(first, _train(net, data, Streams(0).at(1, 1))[0])
+    assert np.array_equal(first, trained(net, data).values)
+    assert not np.array_equal(first, trained(net, data, client=1).values)
 
 
 def test_norm_statistics_are_learned(data: Dataset) -> None:
     net = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.BatchNorm1d(32, affine=False), nn.ReLU(), nn.Linear(32, 10))
-    _, stats, _ = _train(net, data, Streams(0).at(1, 0))
-    assert np.abs(stats - MaskedNetwork(net).initial_stats()).min() > 0
+    assert np.abs(trained(net, data).stats - MaskedNetwork(net).initial_stats()).min() > 0
 
 
 def test_bfloat16_trains_too(data: Dataset) -> None:
     net = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
-    _, _, loss = _train(net, data, Streams(0).at(1, 0), epochs=10, precision=torch.bfloat16)
-    assert loss < 1
+    assert trained(net, data, epochs=10, precision=torch.bfloat16).metrics["train_loss"] < 1
 
 
 def test_an_unusable_device_is_refused() -> None:
@@ -115,18 +116,21 @@ def test_an_unusable_device_is_refused() -> None:
             choose_device("cuda")
 
 
-def test_auto_precision_is_bfloat16_only_where_the_cpu_computes_in_it() -> None:
-    native = torch.cpu._is_avx512_bf16_supported()
-    assert choose_precision("auto", torch.device("cpu")) == (torch.bfloat16 if native else torch.float32)
+@pytest.mark.parametrize(("native", "chosen"), [(True, torch.bfloat16), (False, torch.float32)])
+def test_auto_precision_is_bfloat16_only_where_the_cpu_computes_in_it(
+    native: bool, chosen: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: native)
+    assert choose_precision("auto", torch.device("cpu")) == chosen
     assert choose_precision("bfloat16", torch.device("cpu")) == torch.bfloat16
 
 
 def test_norm_layers_that_average_over_all_steps_start_anew_on_every_client(data: Dataset) -> None:
     net = nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.BatchNorm1d(10, affine=False, momentum=None))
-    masked, local = MaskedNetwork(net), Local(epochs=1, batch_size=64, lr=0.1)
-    theta = np.full(masked.size, 0.5, np.float32)
-    arguments = (masked, masked.weights(0), theta, masked.initial_stats(), data.train, Streams(0).at(1, 0), local)
-    assert np.array_equal(train_scores(*arguments)[1], train_scores(*arguments)[1])
+    trainer = ScoreTrainer(MaskedNetwork(net), Local(epochs=1, batch_size=64, lr=0.1))
+    theta = np.full(trainer.network.size, 0.5, np.float32)
+    first, second = (train(trainer, theta, data, Streams(0).at(1, 0)).stats for _ in range(2))
+    assert np.array_equal(first, second)
 
 
 @pytest.mark.parametrize(("optimiser", "lr"), [("sgd", 0.1), ("adam", 0.003)])
@@ -135,33 +139,41 @@ def test_dense_training_lowers_the_loss_and_leaves_its_start_alone(optimiser: st
     start = masked.dense_weights(0)
     before = start.copy()
 
-    def train(epochs: int) -> tuple[np.ndarray, float]:
-        how = Local(epochs, 64, lr, optimiser=optimiser)
-        weights, _, loss = train_weights(masked, start, masked.initial_stats(), data.train, Streams(0).at(1, 0), how)
-        return weights, loss
+    def dense(epochs: int) -> Trained:
+        trainer = WeightTrainer(masked, Local(epochs, 64, lr, optimiser=optimiser))
+        return trainer.train(start, stats=masked.initial_stats(), shard=data.train, rng=Streams(0).at(1, 0))
 
-    weights, loss = train(5)
-    assert loss < 0.5 * train(1)[1]
+    last = dense(5)
+    assert last.metrics["train_loss"] < 0.5 * dense(1).metrics["train_loss"]
     assert np.array_equal(start, before)
-    assert np.array_equal(weights, train(5)[0])
+    assert np.array_equal(last.values, dense(5).values)
 
 
-def test_a_plain_gradient_step_is_what_sgd_does(data: Dataset) -> None:
+@pytest.mark.parametrize(("round", "rate"), [(1, 0.5), (4, 0.5 * 0.8**3)])
+def test_a_plain_gradient_step_is_what_sgd_does_at_the_rate_of_its_round(
+    round: int, rate: float, data: Dataset
+) -> None:
     masked = MaskedNetwork(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)))
     start, stats, shard = masked.dense_weights(0), masked.initial_stats(), data.train.take(np.arange(50))
-    how = Local(epochs=1, batch_size=64, lr=0.5, optimiser="sgd")
-    after, _, _ = train_weights(masked, start, stats, shard, Streams(0).at(1, 0), how)
+    trainer = WeightTrainer(masked, Local(epochs=1, batch_size=64, lr=0.5, lr_decay=0.8, optimiser="sgd"))
+    after = trainer.train(start, stats=stats, shard=shard, rng=Streams(0).at(round, 0)).values
     weights = torch.from_numpy(start.copy()).requires_grad_()
     logits = masked.forward(masked.views(weights), {}, torch.from_numpy(shard.x))
     nn.functional.cross_entropy(logits, torch.from_numpy(shard.y)).backward()
-    np.testing.assert_allclose(after, start - 0.5 * weights.grad.numpy(), atol=1e-6)
+    np.testing.assert_allclose(after, start - rate * weights.grad.numpy(), atol=1e-6)
 
 
 def test_training_by_threshold_is_the_same_whatever_is_drawn(data: Dataset) -> None:
     masked, local = MaskedNetwork(nn.Sequential(nn.Flatten(), nn.Linear(64, 10))), Local(3, 2000, 0.1)
     theta = np.linspace(0.05, 0.95, masked.size, dtype=np.float32)
-    fixed = (masked, masked.weights(0), theta, masked.initial_stats(), data.train)
-    one, other = (train_scores(*fixed, Streams(seed).at(1, 0), local, threshold=True)[0] for seed in (0, 1))
-    np.testing.assert_allclose(one, other, atol=1e-3)  # one batch in another order: float sums differ a little
-    sampled, again = (train_scores(*fixed, Streams(seed).at(1, 0), local)[0] for seed in (0, 1))
-    assert np.abs(sampled - again).max() > 0.01
+    start = theta > 0.5
+
+    def masks(threshold: bool) -> list[npt.NDArray[np.bool_]]:
+        trainer = ScoreTrainer(masked, local, threshold=threshold)
+        return [train(trainer, theta, data, Streams(seed).at(1, 0)).values > 0.5 for seed in (0, 1)]
+
+    one, other = masks(threshold=True)
+    assert (one != other).mean() < 0.005  # one batch in another order: float sums differ a little
+    assert (one != start).mean() > 0.02
+    sampled, again = masks(threshold=False)
+    assert (sampled != again).mean() > 0.005

@@ -8,11 +8,14 @@ import torch.nn.functional as F
 from torch import nn
 
 from fedpm.data.datasets import Dataset, Shard, to_input
-from fedpm.model.masking import MaskedNetwork, Vector
-from fedpm.privacy import training
+from fedpm.model.masking import MaskedNetwork
 from fedpm.rng import SecretStreams, Streams
-from fedpm.training.local import Local, SampledWeights
-from fedpm.training.private import Private, clip_move, clipped_sum, steps_of_round, train_private
+from fedpm.training import private as training
+from fedpm.training.local import Local
+from fedpm.training.noise import Noise
+from fedpm.training.private import Private, PrivateScoreTrainer, clip_move, clipped_sum, steps_of_round
+from fedpm.training.scores import SampledWeights
+from fedpm.wire.theta import Vector
 from tests.conftest import small_net
 
 CPU = torch.device("cpu")
@@ -26,7 +29,7 @@ def convolution() -> nn.Module:
 def sampled_weights(network: MaskedNetwork, gradient: str = "theta") -> SampledWeights:
     theta = torch.from_numpy(Streams(3).fractions("theta", network.size).astype(np.float32) * 0.8 + 0.1)
     sampled = SampledWeights(network, network.weights(0), theta, gradient)
-    sampled.sample(Streams(3).noise("sample", CPU).uniform(network.size))
+    sampled.sample(Noise(Streams(3), "sample", CPU).uniform(network.size))
     return sampled
 
 
@@ -40,7 +43,7 @@ def test_without_clipping_it_is_the_ordinary_gradient(net: type, gradient: str, 
     network = MaskedNetwork(net())
     sampled = sampled_weights(network, gradient)
     x, y = batch(data, 7)
-    found = clipped_sum(network, sampled, {}, x, y, 1e9)
+    found = clipped_sum(network, sampled, {}, x=x, y=y, bound=1e9)
     F.cross_entropy(network.forward(sampled.weights, {}, x), y, reduction="sum").backward()
     sampled.backpropagate()
     expected = torch.cat([score.grad.flatten() for score in sampled.scores.values()])
@@ -51,24 +54,26 @@ def test_no_example_adds_more_than_the_bound_and_small_ones_are_left_alone(data:
     network = MaskedNetwork(convolution())
     sampled = sampled_weights(network)
     x, y = batch(data, 5)
-    each = [clipped_sum(network, sampled, {}, x[i : i + 1], y[i : i + 1], 1e9) for i in range(5)]
+    each = [clipped_sum(network, sampled, {}, x=x[i : i + 1], y=y[i : i + 1], bound=1e9) for i in range(5)]
     lengths = sorted(float(gradient.norm()) for gradient in each)
     bound = (lengths[1] + lengths[2]) / 2
-    clipped = [clipped_sum(network, sampled, {}, x[i : i + 1], y[i : i + 1], bound) for i in range(5)]
+    clipped = [clipped_sum(network, sampled, {}, x=x[i : i + 1], y=y[i : i + 1], bound=bound) for i in range(5)]
     for before, after in zip(each, clipped, strict=True):
         assert float(after.norm()) == pytest.approx(min(bound, float(before.norm())), rel=1e-4)
         assert float(F.cosine_similarity(before, after, dim=0)) == pytest.approx(1.0, abs=1e-4)
-    assert torch.allclose(clipped_sum(network, sampled, {}, x, y, bound), sum(clipped), rtol=1e-3, atol=1e-7)
+    assert torch.allclose(
+        clipped_sum(network, sampled, {}, x=x, y=y, bound=bound), torch.stack(clipped).sum(0), rtol=1e-3, atol=1e-7
+    )
 
 
 def test_an_example_without_a_finite_gradient_adds_nothing(data: Dataset) -> None:
     network = MaskedNetwork(small_net())
     sampled = sampled_weights(network)
     x, y = batch(data, 3)
-    alone = clipped_sum(network, sampled, {}, x[1:], y[1:], 0.01)
+    alone = clipped_sum(network, sampled, {}, x=x[1:], y=y[1:], bound=0.01)
     x = x.clone()
     x[0] = math.inf
-    assert torch.allclose(clipped_sum(network, sampled, {}, x, y, 0.01), alone)
+    assert torch.allclose(clipped_sum(network, sampled, {}, x=x, y=y, bound=0.01), alone)
 
 
 def test_examples_are_dropped_out_independently(data: Dataset) -> None:
@@ -76,7 +81,7 @@ def test_examples_are_dropped_out_independently(data: Dataset) -> None:
     sampled = sampled_weights(network)
     x, y = batch(data, 1)
     network.net.train()
-    both = clipped_sum(network, sampled, {}, x.repeat(2, 1, 1, 1), y.repeat(2), 1.0)
+    both = clipped_sum(network, sampled, {}, x=x.repeat(2, 1, 1, 1), y=y.repeat(2), bound=1.0)
     assert float(both.norm()) < 1.99, "one mask for both would give twice the same direction"
 
 
@@ -87,8 +92,9 @@ def shard(data: Dataset, count: int) -> Shard:
 def trained(data: Dataset, private: Private, rng: Streams | None = None, count: int = 40) -> Vector:
     network = MaskedNetwork(small_net())
     start = np.full(network.size, 0.5, np.float32)
-    rng = rng or Streams(1, 1, 1)
-    return train_private(network, network.weights(0), start, shard(data, count), rng, HOW, private)
+    trainer, few = PrivateScoreTrainer(network, HOW, private), shard(data, count)
+    stats = network.initial_stats()
+    return trainer.train(start, frozen=network.weights(0), stats=stats, shard=few, rng=rng or Streams(1, 1, 1)).values
 
 
 def test_memory_bounds_change_nothing_but_the_order_of_sums(data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,8 +119,8 @@ def test_steps_of_a_round_follow_from_settings_alone(rate: float, steps: int) ->
 def test_batches_are_poisson_samples(data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
 
-    def note(network: MaskedNetwork, *rest: object) -> torch.Tensor:
-        sizes.append(len(rest[3]))  # type: ignore[arg-type]
+    def note(network: MaskedNetwork, *rest: object, y: torch.Tensor, **others: object) -> torch.Tensor:
+        sizes.append(len(y))
         return torch.zeros(network.size)
 
     monkeypatch.setattr(training, "clipped_sum", note)
@@ -127,7 +133,7 @@ def test_batches_are_poisson_samples(data: Dataset, monkeypatch: pytest.MonkeyPa
 
 
 def test_noise_has_the_tails_that_the_guarantee_needs() -> None:
-    draws = Streams(0).gaussian("noise", 2_000_000)
+    draws = Streams(0).normal("noise", 2_000_000)
     assert draws.std() == pytest.approx(1, abs=3e-3)
     assert np.abs(draws).max() > 4.7, "2 million draws of N(0, 1) pass 4.7 with near certainty"
     beyond = (np.abs(draws) > 4.0).sum()
@@ -137,13 +143,12 @@ def test_noise_has_the_tails_that_the_guarantee_needs() -> None:
 def test_named_streams_repeat_and_secret_ones_do_not(data: Dataset) -> None:
     private = Private("example", 0.01, 1.0, 1.0)
     assert np.array_equal(trained(data, private), trained(data, private))
-    secret = Private("example", 0.01, 1.0, 1.0, secret=True).streams(Streams(1, 1, 1))
-    assert isinstance(secret, SecretStreams)
+    secret = SecretStreams(1, 1, 1)
     assert not np.array_equal(trained(data, private, secret), trained(data, private, secret))
-    for name in ("gaussian", "fractions", "uint32", "permutation"):
+    for name in ("normal", "fractions", "uint32", "permutation"):
         first, again = (getattr(secret, name)("a purpose", 100) for _ in range(2))
         assert not np.array_equal(first, again), name
-    assert not torch.equal(secret.noise("x", CPU).uniform(50), secret.noise("x", CPU).uniform(50))
+    assert not torch.equal(Noise(secret, "x", CPU).uniform(50), Noise(secret, "x", CPU).uniform(50))
 
 
 def test_a_move_is_clipped_in_scores() -> None:
