@@ -39,7 +39,7 @@ def options(
 
 
 def command_line(*, keys: bool) -> typer.Typer:
-    """Return the program with all of its commands; with ``keys`` the help of ``run`` lists keys and registered parts."""
+    """Return the program with all of its commands; with ``keys`` the help of ``run`` lists those of all parts."""
     app.command(epilog=keys_help() if keys else None)(run)
     app.add_typer(model.app, name="model")
     app.add_typer(data)
