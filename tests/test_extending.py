@@ -207,6 +207,6 @@ def test_names_and_numbers_that_are_taken_are_refused() -> None:
 
 def test_the_story_is_this_file() -> None:
     story, code = (ROOT / "docs" / "extending.md").read_text(), Path(__file__).read_text()
-    blocks = [block.split("```")[0].strip() for block in story.split("```python\n")[1:]]
+    blocks = [block.split("```")[0].strip() for block in story.split("```py\n")[1:]]
     assert len(blocks) >= 3
     assert all(block in code for block in blocks)
