@@ -113,7 +113,7 @@ register(
     )
 )
 
-OWN = {
+OWN: dict[str, dict[str, Any]] = {
     "quantiser": {"algorithm": "float16", "float16": {"largest": 0.5}},
     "coder": {"codec": "plain-bits"},
     "aggregator": {"aggregator": "trimmed-mean"},
@@ -138,7 +138,10 @@ def test_the_bytes_are_those_of_the_part(data: Dataset) -> None:
 
 @pytest.mark.flower
 def test_both_engines_give_the_same_model(data: Dataset) -> None:
-    for settings in OWN.values():
+    for settings in (  # all four in two runs: Flower takes seconds to start
+        {**OWN["quantiser"], **OWN["aggregator"]},
+        {**OWN["coder"], **OWN["aggregator"]},
+    ):
         config = small_config(rounds=1, local={"epochs": 1}, **settings)
         here = fedpm.run(config, net=small_net(), data=data)
         there = fedpm.run(config.model_copy(update={"engine": "flower"}), net=small_net(), data=data)

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from benchmarks import memory, server, step
 from benchmarks.__main__ import MEASUREMENTS, SCRIPTS, main
-from benchmarks.experiments import fedpm_of, noise_experiment
+from benchmarks.experiments import noise_experiment
 from benchmarks.research_code import ResearchNetwork, train_round
 from benchmarks.timing import timed
 
 from fedpm.errors import ConfigError
-from fedpm.training.local import threads
+from fedpm.training.device import threads
 
 ROOT = Path(__file__).parents[2]
 
@@ -97,7 +97,7 @@ def test_the_most_memory_of_a_round_is_that_of_its_own_process() -> None:
 def test_research_code_learns_masks_too() -> None:
     experiment = noise_experiment("CONV-4, 8×8", clients=2, steps=1)
     train = experiment.clients.train
-    network = ResearchNetwork(fedpm_of(experiment).masked)
+    network = ResearchNetwork(experiment.method.network)
     before = {name: value.clone() for name, value in network.state_dict().items()}
     with threads(1):
         train_round(network, [train.take(part) for part in experiment.clients.parts], epochs=1, batch_size=65)

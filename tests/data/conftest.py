@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -65,7 +66,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
     """Let 'mnist' be a data set of 60 images whose official files are these, and which no package holds."""
     spec = SPECS["mnist"]
     files = idx_files(spec)
-    known = {
+    known: dict[str, Any] = {
         "archives": {n: hashlib.md5(d, usedforsecurity=False).hexdigest() for n, d in gzipped(files).items()},
         "sha256": {name: hashlib.sha256(data).hexdigest() for name, data in files.items()},
     }

@@ -4,6 +4,7 @@ import io
 import struct
 import tarfile
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -159,7 +160,7 @@ def own_arrays() -> dict[str, np.ndarray]:
 def test_own_folder_loads(kind: str, tmp_path: Path) -> None:
     arrays = own_arrays()
     if kind == "npz":
-        np.savez(tmp_path / "all.npz", **arrays, extra=np.zeros(3))
+        np.savez(tmp_path / "all.npz", allow_pickle=False, **arrays, extra=np.zeros(3))
     else:
         for name, array in arrays.items():
             np.save(tmp_path / f"{name}.npy", array)
@@ -194,7 +195,7 @@ def test_own_folder_never_loads_objects(tmp_path: Path) -> None:
         (lambda f: (f / "classes.txt").write_text("only\n"), "1 classes are named"),
     ],
 )
-def test_own_folder_faults(change: object, message: str, tmp_path: Path) -> None:
+def test_own_folder_faults(change: Callable[[Path], object], message: str, tmp_path: Path) -> None:
     for name, array in own_arrays().items():
         np.save(tmp_path / f"{name}.npy", array)
     change(tmp_path)
@@ -203,7 +204,7 @@ def test_own_folder_faults(change: object, message: str, tmp_path: Path) -> None
 
 
 def test_own_npz_that_is_cut_is_refused(tmp_path: Path) -> None:
-    np.savez(tmp_path / "all.npz", **own_arrays())
+    np.savez(tmp_path / "all.npz", allow_pickle=False, **own_arrays())
     (tmp_path / "all.npz").write_bytes((tmp_path / "all.npz").read_bytes()[:-200])
     with pytest.raises(DataError, match=r"all.npz: not readable as arrays"):
         folder(tmp_path)

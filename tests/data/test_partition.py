@@ -1,6 +1,9 @@
 """Splits: no example lost or doubled, the bound on classes is hard, sizes follow j_n, nothing is endless."""
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,10 +23,11 @@ def balanced(classes: int, each: int) -> np.ndarray:
     return labels_of(*[each] * classes)
 
 
-def shares(clients: int, seed: int, total: int) -> np.ndarray:
+def shares(clients: int, seed: int, total: int) -> npt.NDArray[np.float64]:
     """Return the sizes p_n·|D| of Section 4.2, as fractions, for the j_n of a seed."""
     j = 10 + (Streams(seed).words("sizes", clients) % 91).astype(np.int64)
-    return j / j.sum() * total
+    fractions: npt.NDArray[np.float64] = j / j.sum() * total
+    return fractions
 
 
 @st.composite
@@ -70,7 +74,7 @@ def test_dirichlet_uses_every_example_once(problem: tuple[np.ndarray, int], seed
 
 
 @pytest.mark.parametrize("how", [("iid", {}), ("classes", {"classes_per_client": 2}), ("dirichlet", {"alpha": 0.5})])
-def test_a_split_is_a_function_of_its_seed(how: tuple[str, dict[str, float]]) -> None:
+def test_a_split_is_a_function_of_its_seed(how: tuple[str, dict[str, Any]]) -> None:
     labels = balanced(10, 100)
     first, again, other = (split(labels, 20, seed, how[0], **how[1]) for seed in (1, 1, 2))
     assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
@@ -134,7 +138,7 @@ def test_dirichlet_shares_have_the_right_variance() -> None:
 
 
 @pytest.mark.parametrize("how", [("iid", {}), ("classes", {"classes_per_client": 2}), ("dirichlet", {"alpha": 0.5})])
-def test_more_clients_than_examples_is_an_error(how: tuple[str, dict[str, float]]) -> None:
+def test_more_clients_than_examples_is_an_error(how: tuple[str, dict[str, Any]]) -> None:
     with pytest.raises(DataError, match="there are only 20 training examples, and each client needs one"):
         split(balanced(2, 10), 21, 0, how[0], **how[1])
 
@@ -152,11 +156,12 @@ def test_impossible_alpha_is_an_error(alpha: float) -> None:
 
 def test_ten_thousand_clients_each_get_examples() -> None:
     labels = np.random.default_rng(0).integers(0, 10, 60_000)
-    for how, options in [
+    ways: list[tuple[str, dict[str, Any]]] = [
         ("iid", {}),
         ("classes", {"classes_per_client": 2}),
         ("classes", {"classes_per_client": 10}),
         ("dirichlet", {"alpha": 0.01}),
         ("dirichlet", {"alpha": 1.0}),
-    ]:
+    ]
+    for how, options in ways:
         assert_is_a_split(split(labels, 10_000, 0, how, **options), labels, 10_000)

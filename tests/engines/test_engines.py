@@ -14,7 +14,7 @@ import pytest
 
 from fedpm.data.datasets import Dataset, Shard
 from fedpm.engines.base import Clients, Task
-from fedpm.engines.inprocess import Sequential, Workers
+from fedpm.engines.inprocess import Sequential, Workers, replied
 from fedpm.errors import EngineError, FedPMError
 from fedpm.experiment.build import build
 from fedpm.methods.base import ClientResult
@@ -94,7 +94,7 @@ def test_an_error_of_a_client_reaches_the_caller(
 ) -> None:
     with pytest.raises(kind, match=words):
         list(workers.run(1, [Task(0, way)]))
-    assert list(workers.run(2, [Task(1, LARGE)])) == [(1, ClientResult(LARGE))]
+    assert list(workers.run(2, [Task(1, LARGE)])) == [replied(Task(1, LARGE), ClientResult(LARGE))]
 
 
 @pytest.mark.slow
@@ -110,7 +110,7 @@ def test_a_round_that_is_broken_off_leaves_no_worker_behind() -> None:
     engine = Workers(Clients(Misbehaving(), train, [np.array([0])] * 2, Streams(0), 1), 2)  # type: ignore[arg-type]
     pids = [worker.process.pid for worker in engine._workers]
     replies = engine.run(1, [Task(0, b"is well"), Task(1, b"hangs")])
-    assert next(replies) == (0, ClientResult(b"is well"))
+    assert next(replies).answer == ClientResult(b"is well")
     del replies
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
@@ -129,7 +129,7 @@ if __name__ == "__main__":
 @pytest.mark.slow
 def test_two_quick_interrupts_end_a_run_and_its_workers(tmp_path: Path) -> None:
     (tmp_path / "run.py").write_text(RUN)
-    environment = {**os.environ, "MARK": str(tmp_path)}
+    environment = {**os.environ, "MARK": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[2])}
     with subprocess.Popen(
         [sys.executable, str(tmp_path / "run.py")], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env=environment, process_group=0,

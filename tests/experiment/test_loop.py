@@ -111,7 +111,10 @@ def test_the_coder_changes_no_mask(codec: str, small_run: tuple[Path, fedpm.Resu
         assert record["accuracy"] == shared["accuracy"]
         assert record["uplink_paper_bpp"] == shared["uplink_paper_bpp"]
         assert record["uplink_bytes"] > shared["uplink_bytes"]
-        assert shared["uplink_kl_bpp"] < shared["uplink_ideal_bpp"] < shared["uplink_bpp"]
+        least, ideal = shared["uplink_kl_bpp"], shared["uplink_ideal_bpp"]
+        assert least is not None
+        assert ideal is not None
+        assert least < ideal < shared["uplink_bpp"]
 
 
 def test_a_damaged_upload_is_left_out_and_counted(data: Dataset) -> None:
@@ -277,7 +280,7 @@ def test_norm_layers_and_own_frozen_parameters_survive_the_model_file(data: Data
     x = torch.from_numpy(data.test.x)
     expected = result.model(x)
     assert torch.equal(fedpm.load(tmp_path / "run" / "model.fedpm", net=net)(x), expected)
-    assert torch.abs(result.model[1].running_mean).sum() > 0
+    assert torch.abs(result.model.get_buffer("1.running_mean")).sum() > 0
 
 
 @pytest.mark.parametrize(

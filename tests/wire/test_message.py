@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -6,7 +8,9 @@ from hypothesis import strategies as st
 from fedpm.errors import WireError
 from fedpm.wire.message import Kind, Message
 
-MESSAGE = Message(Kind.UPLOAD, 3, 0x1122334455667788, round=3, client=9, coded=b"coded", stats=np.float32([1, -2]))
+MESSAGE = Message(
+    Kind.UPLOAD, 3, 0x1122334455667788, round=3, client=9, coded=b"coded", stats=np.array([1, -2], np.float32)
+)
 GOLDEN = (
     "4644504d 01 02 03 00 8877665544332211 03000000 09000000 05000000 02000000"  # magic … lengths
     "7d1f12a0 636f646564 0000803f 000000c0"  # checksum, coded part, statistics
@@ -58,14 +62,14 @@ def test_a_version_of_the_future_is_named() -> None:
         ({"client": 1}, "client"),
     ],
 )
-def test_a_message_of_another_exchange_is_refused_by_field(change: dict[str, int], named: str) -> None:
-    due = {"kind": Kind.UPLOAD, "fingerprint": MESSAGE.fingerprint, "round": 3, "client": 9, "stats": 2}
+def test_a_message_of_another_exchange_is_refused_by_field(change: dict[str, Any], named: str) -> None:
+    due: dict[str, Any] = {"kind": Kind.UPLOAD, "fingerprint": MESSAGE.fingerprint, "round": 3, "client": 9, "stats": 2}
     MESSAGE.expect(**due)
     with pytest.raises(WireError, match=f"another exchange: {named}"):
         MESSAGE.expect(**{**due, **change})
 
 
 def test_statistics_of_a_diverged_client_are_refused() -> None:
-    data = Message(Kind.UPLOAD, 1, 2, 3, 4, b"", np.float32([np.nan])).to_bytes()
+    data = Message(Kind.UPLOAD, 1, 2, 3, 4, b"", np.array([np.nan], np.float32)).to_bytes()
     with pytest.raises(WireError, match="diverged"):
         Message.from_bytes(data)

@@ -38,9 +38,9 @@ def options(
     """Federated learning at a fraction of a bit per parameter."""
 
 
-def command_line() -> typer.Typer:
-    """Return the program with all of its commands; the help of ``run`` lists the parts that are registered now."""
-    app.command(epilog=keys_help())(run)
+def command_line(*, keys: bool) -> typer.Typer:
+    """Return the program with all of its commands; with ``keys`` the help of ``run`` lists those of all parts."""
+    app.command(epilog=keys_help() if keys else None)(run)
     app.add_typer(model.app, name="model")
     app.add_typer(data)
     app.add_typer(privacy, name="privacy")
@@ -53,7 +53,7 @@ def command_line() -> typer.Typer:
 def main() -> None:
     """Run the program; an error that the user can mend is one sentence, no traceback."""
     try:
-        command_line()()
+        command_line(keys="--help" in sys.argv)()
     except FedPMError as error:
         print(f"fedpm: {error}", file=sys.stderr)
         sys.exit(2 if isinstance(error, ConfigError) else 1)

@@ -1,6 +1,7 @@
 """One experiment, small enough to be trained again and again."""
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,6 @@ def records(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
 
 
-def timeless(rounds: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def timeless(rounds: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return rounds without what differs from run to run."""
     return [{**record, "seconds": 0} for record in rounds]

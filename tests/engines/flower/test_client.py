@@ -52,8 +52,8 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def answer(app: Path, who: int, limit: float, hook: str = "", delay: float = 0.0) -> Mapping[str, Any]:
     """Return what a node that hosts client 1 of 2 answers to a broadcast that it cannot read."""
-    run = {**run_config(app), "app.network": f"hooks:{hook}" if hook else ""}
-    node = {"partition-id": 1, "num-partitions": 2}
+    run: Any = {**run_config(app), "app.network": f"hooks:{hook}" if hook else ""}
+    node: Any = {"partition-id": 1, "num-partitions": 2}
     context = Context(run_id=3, node_id=4, node_config=node, state=RecordDict(), run_config=run)
     message = asked(who, limit)
     time.sleep(delay)

@@ -4,6 +4,7 @@ import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any, cast
 from uuid import uuid4
 
 import pytest
@@ -49,7 +50,7 @@ class Nodes:
         self.config, self.experiment, self.wrong = config, experiment, dict[tuple[int, int], Behave]()
         self.asked: list[tuple[int, int, int]] = []
         factory = LinkStateFactory(FLWR_IN_MEMORY_DB_NAME, NoOpFederationManager(), ObjectStoreFactory())
-        self.state = factory.state()
+        self.state: Any = cast(Any, factory.state())
         run = Run.create_empty(run_id=7)
         run.primary_task_id, run.federation_id = 1, NOOP_FEDERATION_ID
         TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 7, 1
@@ -64,9 +65,9 @@ class Nodes:
         self.thread.start()
 
     def add(self, partition: int) -> int:
-        node = self.state.create_node("", "", secrets.token_bytes(32), heartbeat_interval=1e300)
+        node: int = self.state.create_node("", "", secrets.token_bytes(32), heartbeat_interval=1e300)
         self.state.acknowledge_node_heartbeat(node_id=node, heartbeat_interval=1e300)
-        config = {"partition-id": partition, "num-partitions": self.of}
+        config: Any = {"partition-id": partition, "num-partitions": self.of}
         self.contexts[node] = Context(run_id=7, node_id=node, node_config=config, state=RecordDict(), run_config={})
         return node
 
@@ -119,7 +120,7 @@ def train(cluster: Nodes, engine: Engine) -> Result:
     return fedpm.run(cluster.config, net=small_net(), start=lambda experiment: engine)
 
 
-def raw(message: Message, **values: object) -> Message:
+def raw(message: Message, **values: Any) -> Message:
     return Message(RecordDict({messages.RECORD: ConfigRecord(values)}), reply_to=message)
 
 
@@ -179,7 +180,7 @@ def payload_of(reply: Reply) -> bytes:
 @pytest.mark.parametrize("kind", ["garbage", "replay", "wrong model", "wrong client", "error", "silent", "crashed"])
 def test_a_fault_is_counted_and_the_model_is_that_of_the_others(kind: str) -> None:
     with nodes([0, 1, 2], 3, clients={"total": 3}, rounds=2) as cluster:
-        uploads: dict[tuple[int, int], bytes] = {}
+        uploads: dict[tuple[int, int], Any] = {}
 
         def listen(message: Message, context: Context) -> Message:
             reply, request = cluster.honest(message, context), messages.read_request(message)
@@ -247,7 +248,7 @@ def test_a_late_answer_is_counted_when_it_comes_and_not_used() -> None:
             threading.Event().wait(0.3)
             return cluster.honest(message, context)
 
-        cluster.wrong = {(1, 1): dawdle, (2, 1): catch_up}  # type: ignore[dict-item]
+        cluster.wrong = {(1, 1): dawdle, (2, 1): catch_up}
         result = train(cluster, cluster.fleet(quorum=2, deadline=2.0))
         assert result.rounds[0]["faults"] == {"silent": 1}
         assert result.rounds[1]["faults"] == {"late": 1}
@@ -333,7 +334,7 @@ def test_a_node_that_goes_just_before_its_message_is_absent() -> None:
                 cluster.state.nodes.pop(leaving)
             return push(sent)
 
-        cluster.grid.push_messages = push_after  # type: ignore[method-assign]
+        cluster.grid.push_messages = push_after  # type: ignore[method-assign, assignment]
         assert train(cluster, fleet).rounds[0]["faults"] == {"absent": 1}
 
 

@@ -236,9 +236,9 @@ def test_a_client_that_missed_rounds_gets_what_it_missed(codec: str, relayed: bo
         nested = algorithm.writer.chain(state.history.content, (Broadcast(sent),)).payload
         with pytest.raises(WireError, match="form 5"):
             algorithm.remember(nested, number, memory[state.round])
-        for held in (None, since - 1, number):
+        for other in (None, since - 1, number):
             with pytest.raises(WireError, match="which this client does not hold") as lacks:
-                algorithm.remember(sent, number, memory.get(held, b""))
+                algorithm.remember(sent, number, memory.get(other, b"") if other else b"")
             assert lacks.value.kind == "lacks"
         lengths.append(len(sent))
     assert lengths == sorted(lengths)
@@ -307,7 +307,7 @@ def test_a_client_without_the_past_says_so() -> None:
 
 
 def test_divergence_is_that_of_the_definition() -> None:
-    p, q = np.float32([0.2, 0, 1]), np.float32([0.5, 0.25, 0.5])
+    p, q = np.array([0.2, 0, 1], np.float32), np.array([0.5, 0.25, 0.5], np.float32)
     expected = [0.2 * np.log2(0.4) + 0.8 * np.log2(1.6), -np.log2(0.75), 1]
     assert divergence(p, q) == pytest.approx(np.mean(expected), rel=1e-6)
 
