@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from fedpm.study.definition import studies
 from tests.command import FEDPM, fedpm, wait_until
 
 SETTINGS = ["rounds=6", "model.name=conv4-slim", "clients.total=4", "local.epochs=1", "data.train_examples=200"]
@@ -149,6 +150,12 @@ def test_help_names_presets_and_every_key() -> None:
     assert done.code == 0
     for word in ("quickstart", "clients.rho", "aggregation.reset_every", "--resume"):
         assert word in done.stdout
+
+
+def test_studies_are_listed_with_their_size() -> None:
+    lines = {line.split()[0]: line for line in fedpm("study", "list").stdout.splitlines()}
+    assert set(studies()) < set(lines)
+    assert lines["coders"].split()[-4:] == ["4", "runs", "12", "runs"]  # four coders, with one seed and with three
 
 
 def test_help_does_not_import_torch() -> None:

@@ -14,14 +14,6 @@ from fedpm.cli.run import keys_help, run
 from fedpm.cli.study import app as study
 from fedpm.errors import ConfigError, FedPMError
 
-app = typer.Typer(
-    name="fedpm",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-)
-
 
 def _version(wanted: bool) -> None:
     if wanted:
@@ -29,7 +21,6 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def options(
     version_: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
@@ -40,6 +31,14 @@ def options(
 
 def command_line(*, keys: bool) -> typer.Typer:
     """Return the program with all of its commands; with ``keys`` the help of ``run`` lists those of all parts."""
+    app = typer.Typer(
+        name="fedpm",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="rich",
+    )
+    app.callback()(options)
     app.command(epilog=keys_help() if keys else None)(run)
     app.add_typer(model.app, name="model")
     app.add_typer(data)
