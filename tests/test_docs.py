@@ -13,7 +13,8 @@ import fedpm
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCKS = [(page.name, code) for page in PAGES for code in re.findall(r"```python\n(.*?)```", page.read_text(), re.S)]
-EXAMPLES = sorted(set((ROOT / "examples").glob("*.py")) - {ROOT / "examples/fleet.py"})  # which tests/flower/ runs
+FLEET = ROOT / "examples/fleet.py"  # which tests/engines/flower/ runs
+EXAMPLES = sorted(set((ROOT / "examples").glob("*.py")) - {FLEET})
 
 
 @pytest.mark.slow
@@ -40,3 +41,11 @@ def test_links_between_pages_lead_somewhere() -> None:
     for page in PAGES:
         for target in re.findall(r"\]\((?!https?://)([^)#]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_files_that_pages_name_are_there() -> None:
+    homes = [ROOT, ROOT / "src", ROOT / "src/fedpm", ROOT / "src/fedpm/methods"]
+    named = re.compile(r"`(?!app/)((?:src|tests)/[\w/.]+|[\w/]+/\w+\.py)`")  # app/ is the reader's
+    for page in [*PAGES, ROOT / "benchmarks/README.md", ROOT / "CONTRIBUTING.md"]:
+        for path in named.findall(page.read_text()):
+            assert any((home / path).exists() for home in homes), f"{page.name} names {path}"
