@@ -26,6 +26,7 @@ MEASUREMENTS = {
 """Modules with a function ``run`` that returns a table; all of them take about 20 minutes."""
 SCRIPTS = {
     "coder_bits": "bits of every mask coder for the very masks of one run, and what relative-entropy coding distorts",
+    "drills": "faults, power cuts and kills of short runs, which lose nothing",
     "flower_traffic": "bytes on the wire beside payload bytes, on a fleet of two SuperNodes",
     "fuzz": "damaged messages and model files, many times over",
     "private_digits": "accuracy against ε on the digits",

@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 
 import fedpm
+from fedpm.config import Config
 from fedpm.data.datasets import Dataset
 from fedpm.errors import ArtifactError
+from fedpm.experiment.folder import RunFolder
+from fedpm.experiment.record import RoundRecord
 from tests.conftest import small_config, small_net
 
 OPERATIONS = ("open", "fsync", "replace", "mkdir", "unlink")
@@ -54,9 +57,9 @@ def begin_or_resume(out: Path, data: Dataset, **how: Any) -> fedpm.Result:
     return fedpm.run(short_config(), net=small_net(), data=data, out=out, **how)
 
 
-def short_config() -> Any:
+def short_config(rounds: int = 2) -> Config:
     """Return the settings of a run of a second."""
-    return small_config(rounds=2, local={"epochs": 1}, clients={"total": 2})
+    return small_config(rounds=rounds, local={"epochs": 1}, clients={"total": 2})
 
 
 def survive_fault(number: int, out: Path, data: Dataset) -> bytes | None:
@@ -67,6 +70,29 @@ def survive_fault(number: int, out: Path, data: Dataset) -> bytes | None:
         if faults.count <= number:
             return None
     return begin_or_resume(out, data).file.to_bytes()
+
+
+def power_cuts(folder: Path, data: Dataset, rounds: int = 2) -> list[Path]:
+    """Run on a disk of its own, and return what a power cut after each round would leave of it; needs root."""
+    images: list[Path] = []
+    with own_disk(folder) as (mounted, disk):
+
+        def cut(record: RoundRecord) -> None:
+            images.append(folder / f"cut{record['round']}")
+            shutil.copyfile(disk, images[-1])  # what is on the disk now, and not what the system still holds in memory
+
+        fedpm.run(short_config(rounds), net=small_net(), data=data, out=mounted / "run", on_round=cut)
+    return images
+
+
+def survive_cut(image: Path, done: int, data: Dataset) -> bytes | None:
+    """Continue the run on a disk after a power cut, and return the model; None if it does not have all rounds done."""
+    where = image.with_suffix(".mounted")
+    where.mkdir()
+    with mount(image, where):
+        if len(RunFolder(where / "run").records()) != done:
+            return None
+        return fedpm.resume(where / "run", net=small_net(), data=data).file.to_bytes()
 
 
 @contextmanager

@@ -51,3 +51,11 @@ def test_links_between_pages_lead_somewhere() -> None:
     for page in PAGES:
         for target in re.findall(r"\]\((?!https?://)([^)#]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_files_that_pages_name_are_there() -> None:
+    homes = [ROOT, ROOT / "src", ROOT / "src/fedpm", ROOT / "src/fedpm/methods"]
+    named = re.compile(r"`(?!app/)((?:src|tests)/[\w/.]+|[\w/]+/\w+\.py)`")  # app/ is the reader's
+    for page in [*PAGES, ROOT / "benchmarks/README.md", ROOT / "CONTRIBUTING.md"]:
+        for path in named.findall(page.read_text()):
+            assert any((home / path).exists() for home in homes), f"{page.name} names {path}"

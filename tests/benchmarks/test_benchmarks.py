@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from benchmarks import memory, server, step
+from benchmarks import drills, memory, server, step
 from benchmarks.__main__ import MEASUREMENTS, SCRIPTS, main
 from benchmarks.experiments import noise_experiment
 from benchmarks.research_code import ResearchNetwork, train_round
@@ -104,3 +104,25 @@ def test_research_code_learns_masks_too() -> None:
     state = {name: value for name, value in network.state_dict().items() if not value.is_meta}
     changed = {name for name, value in state.items() if not value.equal(before[name])}
     assert changed == {name for name in before if name.startswith("s_")}
+
+
+def test_a_run_that_does_not_survive_is_named_and_ends_in_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
+    def crash() -> bytes:
+        raise ValueError("torn")
+
+    trials = {"first": lambda: b"model", "second": lambda: b"other", "third": lambda: None, "fourth": crash}
+    assert drills.survivors(trials, b"model") == 1
+    said = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in said] == ["second", "third", "fourth"]
+    assert said[-1] == "fourth: ValueError: torn"
+    drills.report([drills.Drill("a cut", 2, 2), drills.Drill("not here", 0, 0)])
+    with pytest.raises(SystemExit, match="1"):
+        drills.report([drills.Drill("a cut", 2, 2), drills.Drill("a kill", 2, 1)])
+
+
+@pytest.mark.slow
+def test_a_killed_run_is_taken_up_and_ends_in_the_same_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = ("data.train_examples=100", "data.test_examples=20", "clients.total=2")
+    monkeypatch.setattr(drills, "SETTINGS", (*drills.SETTINGS, *small))
+    killed = drills.kills(tmp_path, 1, seed=0)
+    assert (killed.times, killed.survived) == (1, 1)

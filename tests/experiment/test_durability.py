@@ -13,7 +13,7 @@ from fedpm.errors import ArtifactError
 from fedpm.experiment.folder import RunFolder
 from fedpm.experiment.record import RoundRecord
 from tests.conftest import small_net
-from tests.drills import can_mount, faulty, mount, own_disk, short_config, survive_fault
+from tests.drills import can_mount, faulty, power_cuts, short_config, survive_cut, survive_fault
 
 
 @pytest.fixture(scope="module")
@@ -46,20 +46,10 @@ def test_killed_writers_leave_nothing_behind_for_good(whole: tuple[Path, bytes],
 @pytest.mark.skipif(not can_mount(), reason="power cuts need root, to mount a disk of their own")
 @pytest.mark.slow
 def test_a_power_cut_after_any_round_loses_nothing(whole: tuple[Path, bytes], data: Dataset, tmp_path: Path) -> None:
-    cuts = []
-    with own_disk(tmp_path) as (mounted, disk):
-
-        def cut(record: RoundRecord) -> None:
-            cuts.append(tmp_path / f"cut{record['round']}")
-            shutil.copyfile(disk, cuts[-1])  # what is on the disk now, and not what the system still holds in memory
-
-        fedpm.run(short_config(), net=small_net(), data=data, out=mounted / "run", on_round=cut)
-    (tmp_path / "again").mkdir()
-    for done, image in enumerate(cuts, 1):
-        with mount(image, tmp_path / "again") as again:
-            assert len(RunFolder(again / "run").records()) == done
-            resumed = fedpm.resume(again / "run", net=small_net(), data=data)
-            assert resumed.file.to_bytes() == whole[1]
+    images = power_cuts(tmp_path, data)
+    assert len(images) == 2
+    for done, image in enumerate(images, 1):
+        assert survive_cut(image, done, data) == whole[1]
 
 
 def test_a_run_that_ended_before_it_began_can_be_begun_again(data: Dataset, tmp_path: Path) -> None:
