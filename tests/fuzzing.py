@@ -173,7 +173,7 @@ def read_delta(method: Deltas, state: DenseState, data: bytes) -> bytes:
 
 def read_dense(masked: MaskedNetwork, round: int, data: bytes) -> bytes:
     """Return the weights that a client starts from."""
-    received = read_weights(data, masked, round)
+    received = read_weights(data, masked, round, 5)
     return received.weights.tobytes() + received.stats.tobytes()
 
 

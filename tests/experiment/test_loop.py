@@ -308,3 +308,20 @@ def test_bad_data_is_refused(data: Dataset) -> None:
         fedpm.run(small_config(clients={"total": 400}), net=small_net(), data=data)
     with pytest.raises(DataError, match=r"data\.train_examples = 5000"):
         fedpm.run(small_config(data={"train_examples": 5000}), net=small_net(), data=data)
+
+
+def test_figures_that_clients_claim_are_known_finite_and_of_uploads_that_count(data: Dataset) -> None:
+    experiment = build(small_config(), net=small_net(), data=data)
+    method, state = experiment.method, experiment.method.init()
+    tasks = [Task(client, method.broadcast(state).payload) for client in range(3)]
+    replies = list(Sequential(experiment.clients).run(1, tasks))
+    claims = ({"train_loss": 2.0, "x" * 10_000: 1.0}, {"train_loss": float("nan")}, {"train_loss": 1e9})
+    exchange, changed = Exchange([0, 1, 2]), []
+    for reply, claim in zip(replies, claims, strict=True):
+        assert isinstance(reply.answer, ClientResult)
+        payload = reply.answer.payload if reply.client < 2 else b"garbage"
+        changed.append(replace(reply, answer=ClientResult(payload, claim)))
+    assert len(list(exchange.accepted(method, state, iter(changed)))) == 2
+    traffic = exchange.traffic(size=1000)
+    assert traffic["train_loss"] == 2.0
+    assert not [name for name in traffic if name.startswith("x")]

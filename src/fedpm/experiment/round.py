@@ -16,6 +16,9 @@ from fedpm.methods.base import Method
 from fedpm.training.device import threads
 from fedpm.training.evaluation import evaluate
 
+METRICS = {"train_loss", "uplink_ideal_bpp", "uplink_paper_bpp", "uplink_kl_bpp"}
+"""What clients may report of themselves (docs/records.md)."""
+
 
 @dataclass
 class Exchange:
@@ -63,15 +66,16 @@ class Exchange:
         answer = reply.answer
         if isinstance(answer, Fault):
             raise WireError(answer.reason, answer.kind)
-        for name, value in answer.metrics.items():
-            self.metrics.setdefault(name, []).append(value)
-        return method.decode(state, reply.client, answer.payload)
+        update = method.decode(state, reply.client, answer.payload)
+        for name in METRICS & answer.metrics.keys():  # a client may claim anything
+            self.metrics.setdefault(name, []).append(answer.metrics[name])
+        return update
 
     def traffic(self, size: int) -> dict[str, Any]:
         """Return bytes over all clients, bits per parameter of an upload and of a broadcast, and mean metrics."""
         up, down = (8 / (size * max(1, count)) for count in (self.uploads, self.broadcasts))
         return {
-            **{name: finite(sum(values) / len(values)) for name, values in self.metrics.items()},
+            **{name: _mean(values) for name, values in sorted(self.metrics.items())},
             "clients": self.clients,
             "uplink_bytes": self.uplink_bytes,
             "downlink_bytes": self.downlink_bytes,
@@ -81,6 +85,12 @@ class Exchange:
             "rejected": self.rejected,
             "faults": dict(self.faults),
         }
+
+
+def _mean(values: list[float]) -> float | None:
+    """Return the mean of what is finite, None of nothing: one client's word does not spoil the others'."""
+    known = [value for value in values if math.isfinite(value)]
+    return finite(sum(known) / len(known)) if known else None
 
 
 def finite(value: float) -> float | None:

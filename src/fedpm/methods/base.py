@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-import numpy as np
 import numpy.typing as npt
 
 from fedpm.aggregation.base import Aggregator
@@ -134,20 +133,3 @@ class Method(Protocol[S, U]):
 
     def from_arrays(self, arrays: Arrays) -> S:
         """Return the state that ``to_arrays`` gave; raises KeyError where arrays are missing."""
-
-
-class MeanStats:
-    """The mean of the clients' norm statistics, taken one client at a time."""
-
-    def __init__(self, size: int) -> None:
-        self._sum = np.zeros(size, np.float64)
-        self._count = 0
-
-    def add(self, stats: Vector) -> None:
-        """Take in those of one client."""
-        self._sum += stats
-        self._count += 1
-
-    def mean(self) -> Vector:
-        """Return the mean."""
-        return (self._sum / self._count).astype(np.float32)

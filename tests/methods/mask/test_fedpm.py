@@ -12,16 +12,16 @@ from fedpm.aggregation.posterior import Posterior, reset_due
 from fedpm.data.datasets import Dataset
 from fedpm.errors import WireError
 from fedpm.methods.base import Broadcast
-from fedpm.methods.mask.downlink import MAX_STEPS, Addition, DownlinkWriter, relay
+from fedpm.methods.mask.downlink import HEAD, MAX_STEPS, Addition, DownlinkWriter, Form, relay
 from fedpm.methods.mask.fedpm import FedPM
 from fedpm.methods.mask.history import Window
 from fedpm.methods.mask.state import Arrivals, MaskState, MaskUpdate
 from fedpm.model.masking import MaskedNetwork
 from fedpm.registry import CODERS
-from fedpm.rng import Streams
+from fedpm.rng import SERVER, Streams
 from fedpm.training.scores import divergence
 from fedpm.wire.masks import sample_mask
-from fedpm.wire.message import Message
+from fedpm.wire.message import Kind, Message
 from fedpm.wire.theta import Vector
 from tests.conftest import small_net
 from tests.fuzzing import advance
@@ -326,7 +326,7 @@ def test_an_upload_is_accepted_only_in_its_place(data: Dataset) -> None:
     other = replace(algorithm, seed=6)
     with pytest.raises(WireError, match="model"):
         other.decode(state, 2, payload)
-    with pytest.raises(WireError, match=r"3 \(shared-randomness\) instead of 1 \(frequency\)"):
+    with pytest.raises(WireError, match=r"form 3 instead of 1 \(frequency\)"):
         make(codec="frequency").decode(state, 2, payload)
 
 
@@ -339,3 +339,37 @@ def test_modes_of_the_global_mask() -> None:
     assert np.array_equal(sampled, algorithm.mask(state, "sampled"))
     assert sampled[theta == 0].sum() == 0
     assert sampled.mean() == pytest.approx(theta.mean(), abs=0.05)
+
+
+def forged_broadcast(algorithm: FedPM, state: MaskState, form: Form, body: bytes, seed: int = 5) -> bytes:
+    """Return a broadcast of the next round with a right frame around any body."""
+    fingerprint, content = algorithm.network.fingerprint(5), state.history.content
+    head = HEAD.pack(seed, 1, content.posterior.total)
+    return Message(Kind.BROADCAST, form, fingerprint, content.round, SERVER, head + body, content.stats).to_bytes()
+
+
+def test_relayed_uploads_are_counted_before_they_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    algorithm = make()
+    state = advance(algorithm, advance(algorithm, algorithm.init(), 3), 3)
+    decoded: list[bytes] = []
+    monkeypatch.setattr(type(algorithm.coding.coder), "decode", lambda coder, data, context: decoded.append(data))
+    body = bytes((algorithm.coding.form,)) + 100 * relay(0, b"")
+    with pytest.raises(WireError, match="adds 100 masks to 3 and makes a total of 3"):
+        algorithm.reader.read(forged_broadcast(algorithm, state, Form.RELAYED, body), 3, algorithm.memory(state))
+    assert not decoded
+
+
+def test_a_broadcast_of_another_seed_is_refused() -> None:
+    algorithm = make()
+    forged = forged_broadcast(algorithm, algorithm.init(), Form.SEED, b"", seed=6)
+    with pytest.raises(WireError, match="broadcast of seed 6 instead of 5: of another run"):
+        algorithm.reader.read(forged, 1)
+
+
+def test_steps_hold_nothing_that_builds_on_nothing() -> None:
+    algorithm = make()
+    state = advance(algorithm, advance(algorithm, algorithm.init(), 3), 3)
+    for form in (algorithm.broadcast(algorithm.init()), algorithm.broadcast(state)):
+        chain = algorithm.writer.chain(state.history.content, (form,)).payload
+        with pytest.raises(WireError, match=r"form [01]"):
+            algorithm.remember(chain, 3, algorithm.memory(state))

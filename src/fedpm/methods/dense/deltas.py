@@ -15,9 +15,10 @@ import numpy as np
 from fedpm.aggregation.base import Aggregator
 from fedpm.aggregation.mean import Mean
 from fedpm.errors import WireError
-from fedpm.methods.base import Arrays, Broadcast, ClientResult, MeanStats
+from fedpm.methods.base import Arrays, Broadcast, ClientResult
 from fedpm.methods.dense.quantiser import Quantised, Quantiser, the_mean
 from fedpm.methods.dense.weights import Content, read_weights, write_weights
+from fedpm.methods.statistics import NormStatistics, check_statistics
 from fedpm.rng import Streams
 from fedpm.wire.entropy import Coded
 from fedpm.wire.message import Kind, Message
@@ -80,7 +81,7 @@ class Deltas:
 
     def client_update(self, broadcast: bytes, shard: Shard, rng: Streams, memory: bytes = b"") -> ClientResult:
         """Train the weights, and send by how much they changed."""
-        told = read_weights(broadcast, self.network, rng.round)
+        told = read_weights(broadcast, self.network, rng.round, self.seed)
         trained = self.trainer.train(told.weights, stats=told.stats, shard=shard, rng=rng)
         form, quantised = DIVERGED, Quantised(Coded(b"", 0.0), 0.0)
         if np.isfinite(trained.values).all():
@@ -125,6 +126,7 @@ class Deltas:
             raise WireError("the client's training diverged, so it sent no change; lower local.lr", "diverged")
         if message.form != self.form:
             raise WireError(f"upload of form {message.form} instead of {self.form}: of another method")
+        check_statistics(self.network, message.stats)
         with np.errstate(over="ignore", invalid="ignore"):
             shared = Streams(self.seed).at(state.round + 1, client)
             delta = self.quantiser.decode(message.coded, self.network, shared)
@@ -134,7 +136,7 @@ class Deltas:
 
     def aggregate(self, state: DenseState, updates: Iterable[DenseUpdate]) -> DenseState:
         """Step along the mean change."""
-        stats = MeanStats(self.network.stats_size)
+        stats = NormStatistics()
 
         def changes() -> Iterable[Vector]:
             for update in updates:
@@ -149,7 +151,7 @@ class Deltas:
             round=state.round + 1,
             steps=state.steps + 1,
             weights=(state.weights + step).astype(np.float32),
-            stats=stats.mean(),
+            stats=stats.median(),
         )
 
     def to_arrays(self, state: DenseState) -> Arrays:

@@ -64,7 +64,7 @@ def write_weights(content: Content, network: MaskedNetwork, precision: str) -> B
     return Broadcast(message.to_bytes(), 8.0 * len(data))
 
 
-def read_weights(broadcast: bytes, network: MaskedNetwork, round: int) -> Told:
+def read_weights(broadcast: bytes, network: MaskedNetwork, round: int, own_seed: int) -> Told:
     """Read a broadcast, or raise WireError."""
     message = Message.from_bytes(broadcast)
     if len(message.coded) < _SEED.size:
@@ -76,7 +76,9 @@ def read_weights(broadcast: bytes, network: MaskedNetwork, round: int) -> Told:
     form = WeightForm(message.form)
     (seed,) = _SEED.unpack_from(message.coded)
     stats_size = 0 if form == WeightForm.SEED else network.stats_size
-    message.expect(Kind.BROADCAST, network.fingerprint(seed), round, SERVER, stats_size)
+    message.expect(Kind.BROADCAST, network.fingerprint(own_seed), round, SERVER, stats_size)
+    if seed != own_seed:
+        raise WireError(f"broadcast of seed {seed} instead of {own_seed}: of another run", "wrong model")
     data = message.coded[_SEED.size :]
     if len(data) != _WIDTH[form] * network.size:
         raise WireError(f"broadcast of {len(data)} bytes of weights: should be {_WIDTH[form] * network.size}")

@@ -18,7 +18,8 @@ from fedpm.methods.mask.downlink import Addition, Content, DownlinkWriter, conte
 from fedpm.methods.mask.history import History
 from fedpm.methods.mask.reader import DownlinkReader
 from fedpm.methods.mask.state import Arrivals, MaskState, MaskUpdate
-from fedpm.registry import CODERS, MethodSpec, forms_of, register
+from fedpm.methods.statistics import check_statistics
+from fedpm.registry import MethodSpec, register
 from fedpm.rng import Streams
 from fedpm.wire.coders.base import Coding, Context
 from fedpm.wire.masks import Mask, entropy, sample_mask
@@ -77,7 +78,7 @@ class FedPM:
     @cached_property
     def reader(self) -> DownlinkReader:
         """Reads them."""
-        return DownlinkReader(self.network, self.coding)
+        return DownlinkReader(self.network, self.coding, self.seed)
 
     def init(self) -> MaskState:
         """Return the state before the first round: nothing but what the seed implies."""
@@ -132,11 +133,9 @@ class FedPM:
         fingerprint = self.network.fingerprint(self.seed)
         message.expect(Kind.UPLOAD, fingerprint, state.round + 1, client, self.network.stats_size)
         if message.form != self._upload_form:
-            coders = {form: spec.name for spec in CODERS for form in forms_of(spec)}
-            raise WireError(
-                f"upload of form {message.form} ({coders.get(message.form, 'of another method')}) instead of "
-                f"{self._upload_form} ({self.coding.name}): of another method or coder"
-            )
+            wanted = f"{self._upload_form} ({self.coding.name})"
+            raise WireError(f"upload of form {message.form} instead of {wanted}: of another method or coder")
+        check_statistics(self.network, message.stats)
         mask = self.coding.coder.decode(message.coded, self.context(state, client))
         return MaskUpdate(client, mask, message.stats, message.coded)
 
@@ -152,7 +151,7 @@ class FedPM:
         added = Addition(
             state.history.content, tuple(arrived.clients), masks.count, self.aggregator.sums, arrived.uploads or b""
         )
-        return self._state(number, posterior, arrived.stats.mean(), updated=number, before=state, added=added)
+        return self._state(number, posterior, arrived.stats.median(), updated=number, before=state, added=added)
 
     def context(self, state: MaskState, client: int) -> Context:
         """Return what a client and the server both know when it answers the next broadcast."""

@@ -35,10 +35,10 @@ _KEPT = 2  # contents that a reader keeps: simulated clients of one process all 
 
 
 class DownlinkReader:
-    """Reads broadcasts for one network, whose clients' masks are coded by ``coding``."""
+    """Reads broadcasts for one network and seed, whose clients' masks are coded by ``coding``."""
 
-    def __init__(self, network: MaskedNetwork, coding: Coding) -> None:
-        self._network, self._coding = network, coding
+    def __init__(self, network: MaskedNetwork, coding: Coding, seed: int) -> None:
+        self._network, self._coding, self._seed = network, coding, seed
         self._recent: dict[tuple[bytes, int, bytes], Content] = {}
 
     def __getstate__(self) -> dict[str, object]:
@@ -65,9 +65,11 @@ class DownlinkReader:
         *_, coded = self._expected(message, round, 0 if chained else self._network.stats_size)
         payloads = split(coded, MAX_STEPS) if chained else [broadcast]
         steps = [Message.from_bytes(payload) for payload in payloads] if chained else [message]
+        if wrong := [step.form for step in steps if step.form not in BUILDING[:-1]]:
+            raise WireError(f"broadcast or part of one of form {wrong[0]}: it is damaged, or of a newer library")
         first = round - len(steps)
         last = _round_of(memory, first, round)
-        if chained and last == round - 1 and steps[-1].form != Form.STEPS:
+        if chained and last == round - 1:
             return self.read(payloads[-1], round, memory)  # the same for all such chains
         content = self.read(memory, last)
         for number, step in list(enumerate(steps, first + 1))[last - first :]:
@@ -79,7 +81,9 @@ class DownlinkReader:
         if len(message.coded) < HEAD.size:
             raise WireError(f"broadcast of {len(message.coded)} bytes: too short to hold a seed; it was cut")
         seed, lam0, total = HEAD.unpack_from(message.coded)
-        message.expect(Kind.BROADCAST, self._network.fingerprint(seed), round, SERVER, stats)
+        message.expect(Kind.BROADCAST, self._network.fingerprint(self._seed), round, SERVER, stats)
+        if seed != self._seed:
+            raise WireError(f"broadcast of seed {seed} instead of {self._seed}: of another run", "wrong model")
         return seed, lam0, total, message.coded[HEAD.size :]
 
     def _step(self, message: Message, round: int, before: Content | None) -> Content:
@@ -101,28 +105,29 @@ class DownlinkReader:
 
     def _brief(self, form: int, coded: bytes, total: int, before: Content) -> Counts:
         """Return the counts of a brief broadcast."""
+        uploads: list[tuple[int, bytes]] = []
         if form == Form.RELAYED:
-            masks, added = self._sum(before, coded)
+            uploads = self._relayed(coded)
+            masks = len(uploads)
         else:
             masks, coded = _read_count(coded)
-        if not 0 < masks <= total:
-            raise WireError(f"broadcast adds {masks} masks to a total of {total}: it is damaged")
-        if form == Form.GIVEN_COUNTS:
+        fresh = before.posterior.total if before.posterior.learned else 0
+        if masks < 1 or total not in (masks, fresh + masks):
+            raise WireError(f"broadcast adds {masks} masks to {fresh} and makes a total of {total}: it is damaged")
+        if form == Form.RELAYED:
+            added = self._sum(before, uploads)
+        elif form == Form.GIVEN_COUNTS:
             added = decode_added(coded, masks, before.posterior.theta)
         elif form == Form.GIVEN_MASKS:
             clients, coded = _read_clients(coded, masks)
             added = prediction(self._network, before, clients).decode(coded)
-        if total == masks:
-            return added
-        if not before.posterior.learned or total != before.posterior.total + masks:
-            raise WireError(f"broadcast of {total} masks does not continue the one this client holds")
-        return before.posterior.ones + added
+        return added if total == masks else before.posterior.ones + added
 
-    def _sum(self, before: Content, coded: bytes) -> tuple[int, Counts]:
-        """Decode relayed uploads: return how many there are, and the sum of their masks."""
+    def _relayed(self, coded: bytes) -> list[tuple[int, bytes]]:
+        """Return the clients and the coded masks of relayed uploads, none of them decoded."""
         if not coded or coded[0] != self._coding.form:
             raise WireError("broadcast relays masks of another coder than this federation's: it is damaged")
-        masks, added, place = 0, np.zeros(self._network.size, np.uint32), 1
+        uploads, place = list[tuple[int, bytes]](), 1
         while place < len(coded):
             if len(coded) < place + UPLOAD.size:
                 raise WireError("broadcast ends within a relayed upload: it was cut")
@@ -130,10 +135,17 @@ class DownlinkReader:
             upload = coded[place + UPLOAD.size : place + UPLOAD.size + size]
             if len(upload) < size:
                 raise WireError(f"broadcast relays {len(upload)} of an upload's {size} bytes: it was cut")
+            uploads.append((client, upload))
+            place += UPLOAD.size + size
+        return uploads
+
+    def _sum(self, before: Content, uploads: list[tuple[int, bytes]]) -> Counts:
+        """Return the sum of relayed masks."""
+        added = np.zeros(self._network.size, np.uint32)
+        for client, upload in uploads:
             streams = Streams(before.seed).at(before.round, client)
             added += self._coding.coder.decode(upload, context(self._network, before.posterior.theta, streams))
-            masks, place = masks + 1, place + UPLOAD.size + size
-        return masks, added
+        return added
 
 
 def split(data: bytes, most: int) -> list[bytes]:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fedpm.aggregation.posterior import Posterior
-from fedpm.methods.base import MeanStats
 from fedpm.methods.mask.downlink import relay
 from fedpm.methods.mask.history import History
+from fedpm.methods.statistics import NormStatistics
 from fedpm.wire.masks import Mask
 from fedpm.wire.theta import Vector
 
@@ -44,7 +44,7 @@ class Arrivals:
     def __init__(self, network: MaskedNetwork, *, keep_uploads: bool) -> None:
         self._most = network.size // 2  # bounds what the server keeps: more is not worth passing on
         self.clients: list[int] = []
-        self.stats = MeanStats(network.stats_size)
+        self.stats = NormStatistics()
         self.uploads: bytes | None = b"" if keep_uploads else None
 
     def masks(self, updates: Iterable[MaskUpdate]) -> Iterator[Mask]:
