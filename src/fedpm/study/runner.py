@@ -64,19 +64,19 @@ def run_all(
             while waiting and len(running) < processes:
                 one = waiting.pop(0)
                 running[Child(_work, one, folder / one.name)] = one
-            for process in ready(running):
-                event = _event(running[process], process)
+            for child in ready(running):
+                event = _event(running[child], child)
                 if event.what != "round":
-                    del running[process]
-                    process.end()
+                    del running[child]
+                    child.end()
                 if event.what == "failed":
                     failures[event.run.name] = event.reason
                 on_event(event)
     finally:  # interrupted: rounds that are done are safe in the folders
-        for process in running:
-            process.process.terminate()
-        for process in running:
-            process.end()
+        for child in running:
+            child.process.terminate()
+        for child in running:
+            child.end()
     return failures
 
 
@@ -85,10 +85,10 @@ def finished(folder: Path) -> bool:
     return (folder / "summary.json").is_file()
 
 
-def _event(one: Run, process: Child) -> Event:
-    """Return what a process reports; one that ends without a word has failed."""
+def _event(one: Run, child: Child) -> Event:
+    """Return what a run's process reports; one that ends without a word has failed."""
     try:
-        what, content = process.receive()
+        what, content = child.receive()
     except EngineError as error:
         return Event(one, "failed", {}, f"{error}, perhaps for want of memory: use fewer --processes")
     return Event(one, "failed", {}, content) if what == "failed" else Event(one, what, content)
