@@ -3,8 +3,10 @@
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +119,15 @@ def mount(disk: Path, where: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-l", where], check=True)
 
 
+@cache
 def can_mount() -> bool:
-    """Return whether this machine lets us mount a disk of our own."""
-    return os.name == "posix" and os.geteuid() == 0 and all(map(shutil.which, ("mkfs.ext4", "mount", "umount")))
+    """Return whether this machine lets us mount a disk of our own: root may not, in a container."""
+    if os.name != "posix" or os.geteuid() or not all(map(shutil.which, ("mkfs.ext4", "mount", "umount"))):
+        return False
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        suppress(subprocess.CalledProcessError),
+        own_disk(Path(folder), megabytes=4),
+    ):
+        return True
+    return False
