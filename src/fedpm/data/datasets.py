@@ -143,8 +143,8 @@ def digits(data_dir: Path | str | None = None) -> Dataset:
     images, labels = table[:, :64], table[:, 64]
     x = (images.reshape(-1, 1, 8, 8) / 16 - 0.5).astype(np.float32) / 0.5
     test = np.arange(len(labels)) % 5 == 4
-    train, held = (x[~test], labels[~test]), (x[test], labels[test])
-    return dataset(train, held, name="digits", preprocessing="x / 8 - 1")
+    train, held_out = (x[~test], labels[~test]), (x[test], labels[test])
+    return dataset(train, held_out, name="digits", preprocessing="x / 8 - 1")
 
 
 def public(name: str, data_dir: Path | str | None = None) -> Dataset:

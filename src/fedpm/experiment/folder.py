@@ -152,21 +152,21 @@ class RunFolder:
 
     def _checked(self, about: dict[str, str], wanted: Origin) -> int:
         """Return the round of a checkpoint, or raise ArtifactError if it came of something else."""
-        found = Origin(**json.loads(about["origin"]))
-        if found.identity != wanted.identity:
+        saved = Origin(**json.loads(about["origin"]))
+        if saved.identity != wanted.identity:
             raise ArtifactError(f"{self.path}: this run was started with another network or other data; give those")
-        keys = sorted({*found.settings, *wanted.settings} - {"rounds"})  # more rounds are welcome
+        keys = sorted({*saved.settings, *wanted.settings} - {"rounds"})  # more rounds are welcome
         changed = [
-            f"{key} = {wanted.settings.get(key)!r} instead of {found.settings.get(key)!r}"
+            f"{key} = {wanted.settings.get(key)!r} instead of {saved.settings.get(key)!r}"
             for key in keys
-            if found.settings.get(key) != wanted.settings.get(key)
+            if saved.settings.get(key) != wanted.settings.get(key)
         ]
         if changed:
             raise ArtifactError(
                 f"{self.config_file} was changed since the run began ({'; '.join(changed)}): put that back, or start "
                 "anew in another folder"
             )
-        return found.round
+        return saved.round
 
     def _read_state(self) -> tuple[Arrays, dict[str, str]]:
         try:

@@ -141,9 +141,9 @@ class Model:
                 empty = nets.build(header.network, header.input_shape, len(header.classes))
         except (ConfigError, KeyError, ValueError, RuntimeError, TypeError, OverflowError) as error:
             raise ArtifactError(f"the model file's network {header.network!r} cannot be built: {error}") from None
-        found = sum(parameter.numel() for parameter in empty.parameters())
-        if found != header.parameters:
-            raise ArtifactError(f"model file claims {header.parameters} parameters, its network has {found}: damaged")
+        count = sum(parameter.numel() for parameter in empty.parameters())
+        if count != header.parameters:
+            raise ArtifactError(f"model file claims {header.parameters} parameters, its network has {count}: damaged")
         return nets.build(header.network, header.input_shape, len(header.classes))
 
     def mask(self, masked: MaskedNetwork) -> Mask:

@@ -132,9 +132,9 @@ def _panel(axes: Axes, groups: list[Group], labels: list[str], series: str, make
     for group in groups:
         label = group.labels.get(series, group.name)
         strong = label.startswith("fedpm") or series != "algorithm"
-        made = make(group, called(series, label), colour(label, labels.index(label)), strong)
-        if made is not None:
-            lines.append(made)
+        drawn_line = make(group, called(series, label), colour(label, labels.index(label)), strong)
+        if drawn_line is not None:
+            lines.append(drawn_line)
     painted: Counter[str] = Counter()
     for line in sorted(lines, key=lambda line: line.strong):
         width = 2.2 if line.strong else 1.3

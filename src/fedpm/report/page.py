@@ -21,14 +21,14 @@ def write(folders: Sequence[Path], out: Path) -> Path:
     collections = collect(folders)
     for number, collection in enumerate(collections):
         below = out if len(collections) == 1 else out / (collection.folder.name or "runs")
-        drawn, made = figures(collection), tables(collection)
+        drawn, shown_tables = figures(collection), tables(collection)
         settings = settings_table(collection)
         shown = [_figure(one, save(one, below / "figures"), f"s{number}-{one.name}") for one in drawn]
-        for table in (*made, settings):
+        for table in (*shown_tables, settings):
             (below / "tables").mkdir(parents=True, exist_ok=True)
             write_atomically(below / "tables" / f"{table.name}.csv", table.to_csv().encode())
             write_atomically(below / "tables" / f"{table.name}.tex", table.to_latex().encode())
-        sections.append(_section(collection, f"s{number}", shown, made, settings, len(collections) > 1))
+        sections.append(_section(collection, f"s{number}", shown, shown_tables, settings, len(collections) > 1))
     page = out / "index.html"
     write_atomically(page, _page(collections, sections).encode())
     return page
@@ -39,17 +39,17 @@ def _page(collections: list[Collection], sections: list[str]) -> str:
     links = "".join(f'<a href="#s{n}">{escape(c.title)}</a>' for n, c in enumerate(collections))
     css = variables() + (resources.files("fedpm.report") / "page.css").read_text()
     head = f"<h1>{escape(title)}</h1>" + (f"<nav>{links}</nav>" if len(collections) > 1 else "")
-    made = f"Made by fedpm {version('fedpm')} on {datetime.now():%Y-%m-%d}. This page needs no other file."
+    origin = f"Made by fedpm {version('fedpm')} on {datetime.now():%Y-%m-%d}. This page needs no other file."
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
         f"<title>{escape(title)}</title><style>{css}</style></head><body><main>{head}{''.join(sections)}"
-        f"<footer>{escape(made)}</footer></main></body></html>\n"
+        f"<footer>{escape(origin)}</footer></main></body></html>\n"
     )
 
 
 def _section(
-    collection: Collection, anchor: str, shown: list[str], made: list[Table], settings: Table, titled: bool
+    collection: Collection, anchor: str, shown: list[str], shown_tables: list[Table], settings: Table, titled: bool
 ) -> str:
     first, *others = shown
     title = f"<h2>{escape(collection.title)}</h2>" if titled else ""
@@ -59,7 +59,7 @@ def _section(
             f'<section id="{anchor}">{title}{_introduction(collection)}',
             _note(f"Not finished: {', '.join(unfinished)}.") if unfinished else "",
             f'<div class="figures">{first}</div>',
-            f'<div class="tables">{"".join(table.to_html() for table in made)}</div>',
+            f'<div class="tables">{"".join(table.to_html() for table in shown_tables)}</div>',
             f'<div class="figures">{"".join(others)}</div>',
             f"<details><summary>Settings and versions</summary>{settings.to_html()}</details></section>",
         ]

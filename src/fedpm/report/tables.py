@@ -118,8 +118,8 @@ def _pivot(collection: Collection, quantity: str) -> Table:
         cell = Cell(mean_and_deviation(group.finals(quantity)), published.get(tuple(group.labels.values())))
         rows.setdefault(key, {})[group.labels[across]] = cell
     cells = [
-        [*(Cell(label) for label in key), *(found.get(column, Cell("–")) for column in columns)]
-        for key, found in rows.items()
+        [*(Cell(label) for label in key), *(figures.get(column, Cell("–")) for column in columns)]
+        for key, figures in rows.items()
     ]
     where = [t.where for t in collection.study.published if t.quantity == quantity] if collection.study else []
     note = (
@@ -132,13 +132,13 @@ def _pivot(collection: Collection, quantity: str) -> Table:
 
 
 def _published(collection: Collection, quantity: str) -> dict[tuple[str, ...], str]:
-    found = {}
+    figures = {}
     for table in collection.study.published if collection.study else []:
         if table.quantity == quantity:
             for row in table.rows:
                 size = len(collection.axes)
-                found[tuple(map(str, row[:size]))] = " ± ".join(f"{value:g}" for value in row[size:])
-    return found
+                figures[tuple(map(str, row[:size]))] = " ± ".join(f"{value:g}" for value in row[size:])
+    return figures
 
 
 def settings_table(collection: Collection) -> Table:
@@ -157,12 +157,12 @@ def settings_table(collection: Collection) -> Table:
 
 
 def _versions(runs: list[Outcome]) -> list[tuple[str, str]]:
-    found: dict[str, list[str]] = {}
+    versions: dict[str, list[str]] = {}
     for run in runs:
         for what, value in run.summary.get("versions", {}).items():
-            if value not in found.setdefault(what, []):
-                found[what].append(value)
-    return [(what, ", ".join(values)) for what, values in found.items()]
+            if value not in versions.setdefault(what, []):
+                versions[what].append(value)
+    return [(what, ", ".join(values)) for what, values in versions.items()]
 
 
 def seeds_of(groups: list[Group]) -> str:

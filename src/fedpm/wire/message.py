@@ -69,11 +69,11 @@ class Message:
         """Raise WireError if the message is not the one that is due, naming what differs."""
         wanted = {"kind": int(kind), "model": fingerprint, "round": round, "client": client, "statistics": stats}
         identity = (int(self.kind), self.fingerprint, self.round, self.client, len(self.stats))
-        found = dict(zip(wanted, identity, strict=True))
-        wrong = [f"{name} {found[name]} instead of {value}" for name, value in wanted.items() if found[name] != value]
+        actual = dict(zip(wanted, identity, strict=True))
+        wrong = [f"{name} {actual[name]} instead of {value}" for name, value in wanted.items() if actual[name] != value]
         if wrong:
             kinds = {"model": "wrong model", "round": "replay", "client": "wrong client"}
-            fault = next((kinds[name] for name in kinds if found[name] != wanted[name]), "garbage")
+            fault = next((kinds[name] for name in kinds if actual[name] != wanted[name]), "garbage")
             raise WireError(f"message is of another exchange: {', '.join(wrong)}", fault)
 
 

@@ -51,9 +51,11 @@ class Levels:
         levels = below + sample_mask(exact - below, rng.uint32("levels", network.size))
         signed = (np.sign(delta) * np.minimum(levels, per_weight(steps, network))).astype(np.int32)
         top = max(1, int(np.abs(signed).max()))
-        found = encode_symbols(norms, signed + top, network, 2 * top + 1)
+        quantised = encode_symbols(norms, signed + top, network, 2 * top + 1)
         head = write_setting(self.per_root) + _TOP.pack(top)
-        return Quantised(Coded(head + found.coded.data, found.coded.ideal_bits + 8 * len(head)), found.paper_bpp)
+        return Quantised(
+            Coded(head + quantised.coded.data, quantised.coded.ideal_bits + 8 * len(head)), quantised.paper_bpp
+        )
 
     def decode(self, data: bytes, network: MaskedNetwork, shared: Streams) -> Vector:
         """Return ‖x‖₂ · level/s."""

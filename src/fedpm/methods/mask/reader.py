@@ -164,11 +164,11 @@ def split(data: bytes, most: int) -> list[bytes]:
 
 def _round_of(memory: bytes, first: int, round: int) -> int:
     """Return the round of the broadcast that a client remembers, if one on which the new one builds."""
-    held = Message.from_bytes(memory).round if memory else None
-    if held is None or not first <= held < round:
-        holds = "" if held is None else f"; it holds that of round {held}"
+    remembered = Message.from_bytes(memory).round if memory else None
+    if remembered is None or not first <= remembered < round:
+        holds = "" if remembered is None else f"; it holds that of round {remembered}"
         raise WireError(f"broadcast builds on that of round {first}, which this client does not hold{holds}", "lacks")
-    return held
+    return remembered
 
 
 def _read_count(coded: bytes) -> tuple[int, bytes]:
