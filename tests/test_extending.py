@@ -22,6 +22,8 @@ from fedpm.model.masking import MaskedNetwork
 from fedpm.registry import AggregatorSpec, CoderSpec, Settings, register, setting
 from fedpm.report import page
 from fedpm.rng import Streams
+from fedpm.study.definition import load as load_study
+from fedpm.study.runner import prepare, run_all
 from fedpm.wire.coders.base import Context
 from fedpm.wire.entropy import Coded
 from fedpm.wire.masks import Mask, sample_mask, upload_uniform
@@ -192,6 +194,16 @@ def test_a_report_calls_the_part_by_its_label(data: Dataset, tmp_path: Path) -> 
     text = page.write([tmp_path / "runs"], tmp_path / "report").read_text()
     assert "Half floats" in text
     assert "FedAvg" in text
+
+
+def test_a_study_runs_the_part_in_processes_of_its_own(tmp_path: Path) -> None:
+    text = 'title = "Own"\naxes = { algorithm = ["float16", "fedpm"] }\n[settings]\nrounds = 1\n'
+    settings = {"local.epochs": 1, "clients.total": 2, "data.train_examples": 60, "model.name": '"conv4-slim"'}
+    file = tmp_path / "own.toml"
+    file.write_text(text + "".join(f'"{key}" = {value}\n' for key, value in settings.items()))
+    study = load_study(str(file))
+    prepare(tmp_path / "out", study)
+    assert run_all(study.runs(1, ["workers=1"]), tmp_path / "out", processes=2) == {}
 
 
 def test_names_and_numbers_that_are_taken_are_refused() -> None:

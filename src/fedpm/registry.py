@@ -159,7 +159,7 @@ class Registry(Generic[S]):
 
     def __iter__(self) -> Iterator[S]:
         load_parts()
-        return iter(self._parts.values())
+        return iter(sorted(self._parts.values(), key=_rank))  # whichever was imported first
 
     def __contains__(self, name: object) -> bool:
         load_parts()
@@ -181,6 +181,11 @@ class Registry(Generic[S]):
         near = difflib.get_close_matches(name, self.names(), n=1)
         choices = f"{', '.join(first)} or {last}" if first else last
         return f"should be {choices}" + (f"; did you mean {near[0]!r}?" if near else "")
+
+
+def _rank(spec: Spec) -> int:
+    """Return a part's place in listings: this package's own in their order, then others."""
+    return {module: place for place, module in enumerate(BUILT_IN)}.get(spec.build.__module__, len(BUILT_IN))
 
 
 METHODS = Registry[MethodSpec]("algorithm")
@@ -235,16 +240,11 @@ def load_parts() -> None:
 
 
 def _imported(where: str, name: str) -> None:
+    module, path = name, Path(name).expanduser().resolve()
+    if name.endswith(".py"):
+        sys.path.append(str(path.parent))  # so that worker processes find it too
+        module = path.stem
     try:
-        _import_file(Path(name)) if name.endswith(".py") else importlib.import_module(name)
-    except ConfigError:
-        raise
+        importlib.import_module(module)
     except Exception as error:
         raise ConfigError(f"{where} = {name}: cannot be imported ({type(error).__name__}: {error})") from None
-
-
-def _import_file(path: Path) -> None:
-    """Import a file under its own name; its folder joins the path, so that worker processes find it too."""
-    path = path.expanduser().resolve()
-    sys.path.append(str(path.parent))
-    importlib.import_module(path.stem)

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 from typing import get_args
 
@@ -46,6 +47,7 @@ def test_get_without_network_and_clients_says_what_was_tried(
     cli: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
+    monkeypatch.setattr(urllib.request, "_opener", None)  # it would remember that there was no proxy before
     monkeypatch.setenv("PATH", str(tmp_path))
     done = cli("data", "get", "mnist")
     assert done.code == 1

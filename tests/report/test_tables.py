@@ -59,7 +59,7 @@ def test_settings_are_those_that_all_runs_share(studied: Path) -> None:
 def test_loose_runs_are_grouped_by_what_they_differ_in(studied: Path) -> None:
     (found,) = collect([studied / "2_fedpm_seed0", studied / "2_eden_seed0"])
     assert found.axes == ["algorithm"]
-    assert [group.name for group in found.groups] == ["fedpm", "eden"]
+    assert [group.name for group in found.groups] == ["FedPM", "EDEN"]
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """A complete experiment as settings: the tables of this package, and those of every registered part."""
 
 from functools import lru_cache
+from importlib import import_module
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, create_model, model_validator
@@ -10,7 +11,7 @@ from pydantic_core import PydanticCustomError
 from fedpm import registry
 from fedpm.config.privacy import PrivacyConfig, refusals
 from fedpm.config.sections import ClientsConfig, DataConfig, LocalConfig, ModelConfig
-from fedpm.registry import AGGREGATORS, CODERS, ENGINES, METHODS, Registry, Settings, setting
+from fedpm.registry import AGGREGATORS, CODERS, ENGINES, METHODS, Registry, Settings, Spec, setting
 
 
 def _known(parts: Registry[Any]) -> AfterValidator:
@@ -77,17 +78,20 @@ class Config(Settings):
         table: Settings = getattr(self, name)
         return table
 
+    def parts(self) -> list[Spec]:
+        """Return the parts that this experiment is made of."""
+        method = METHODS[self.algorithm]
+        coders = [CODERS[self.codec]] if method.masks and self.codec != "auto" else []
+        return [method, *coders, AGGREGATORS[self.aggregator], ENGINES[self.engine]]
+
     def tables(self) -> dict[str, Settings]:
         """Return the tables of the parts that this experiment is made of, by name."""
-        method = METHODS[self.algorithm]
-        specs = [method, AGGREGATORS[self.aggregator], ENGINES[self.engine]]
-        if method.masks and self.codec != "auto":
-            specs.append(CODERS[self.codec])
-        return {name: self.table(name) for spec in specs for name in spec.tables}
+        return {name: self.table(name) for spec in self.parts() for name in spec.tables}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Travel to another process as settings: the class is made anew there, with the parts that it knows."""
-        return _rebuilt, (self.model_dump(),)
+        """Travel to another process as settings: the class is made anew there, and parts of your own are imported."""
+        modules = {spec.build.__module__ for spec in self.parts()} - {"__main__"}
+        return _rebuilt, (self.model_dump(include={*Config.model_fields, *self.tables()}), sorted(modules))
 
 
 def config_class() -> type[Config]:
@@ -101,7 +105,9 @@ def _config_class(tables: tuple[tuple[str, type[Settings]], ...]) -> type[Config
     return create_model("Config", __base__=Config, **fields)
 
 
-def _rebuilt(settings: dict[str, Any]) -> Config:
+def _rebuilt(settings: dict[str, Any], modules: list[str]) -> Config:
+    for module in modules:
+        import_module(module)
     return config_class().model_validate(settings)
 
 
