@@ -1,5 +1,6 @@
 """A federation small enough for a test: a linear network with one hidden layer on 300 of the digits."""
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ from tests.studied import studied
 
 __all__ = ["studied"]
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background: programs under test would not hear Ctrl-C
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 torch.set_num_threads(1)  # what is trained here is too small to share, and each process of the suite has one core
 settings.register_profile("suite", deadline=None)  # a busy machine is no fault
 settings.load_profile("suite")
