@@ -2,39 +2,66 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
+DEV := .venv/dev
+INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
 # Whole files to one process, so that what they train is trained once, the longest first (tests/conftest.py).
 JOBS ?= 2
 PYTEST := $(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup run test quick coverage check clean
+.PHONY: help setup run test quick whole fast docs dist coverage check clean
+unexport PYTHONDONTWRITEBYTECODE  # every process would compile the tests and this package anew
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(READY) ## create .venv and install fedpm into it
+setup: $(DEV) ## create .venv and install fedpm and all developer tools into it
 
 run: $(READY) ## train FedPM on the embedded handwritten digits (about 2 minutes on 2 cores)
 	$(BIN)/fedpm run --preset quickstart
 
-test: check ## ruff, mypy --strict and all tests, with branch coverage (about 6 minutes on 2 cores)
-	$(PYTEST) --cov
+test: $(DEV) ## ruff, mypy --strict and all tests, with branch coverage (about 10 minutes on 2 cores), side by side
+	@$(MAKE) --no-print-directory -j 2 check whole
 
-quick: check ## the same without tests that train at length, start processes or run Flower (a minute)
-	$(PYTEST) -m "not slow and not flower"
+quick: $(DEV) ## the same without tests that train at length, start processes or run Flower (a minute), both at a time
+	@$(MAKE) --no-print-directory -j 2 -O check fast
 
-coverage: $(READY) ## all tests, and every line and branch of src/ that they miss
+whole: $(DEV)
+	$(PYTEST) --cov --durations=30 --durations-min=3
+
+fast: $(DEV)
+	$(PYTEST) -q -n 2 -m "not slow and not flower" --ignore tests/engines/flower
+
+docs: $(DEV) ## build the site into site/: pages, executed tutorials, references; no network needed once installed
+	$(INSTALL) -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
+dist: $(DEV) ## build wheel and sdist into dist/, and try the wheel in a new environment without extras
+	$(INSTALL) build
+	rm -rf dist
+	$(BIN)/python -m build --quiet --outdir dist .
+	$(BIN)/python -m zipfile --test dist/fedpm-*.whl
+	$(PYTHON) -m venv dist/try
+	dist/try/bin/pip install --quiet --disable-pip-version-check -c constraints.txt dist/fedpm-*.whl
+	cd dist && try/bin/fedpm run --set model.name=conv4-slim --set rounds=1 --set local.epochs=1 --out try/run
+	cd dist && try/bin/fedpm model eval try/run
+
+coverage: $(DEV) ## all tests, and every line and branch of src/ that they miss
 	$(PYTEST) --cov --cov-report=term-missing:skip-covered
 
-check: $(READY) ## ruff and mypy alone
+check: $(DEV) ## ruff and mypy alone
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
 clean: ## remove .venv and caches; run folders stay
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage
+	rm -rf .venv site dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	touch $(READY)
+	$(INSTALL) -e '.[report]'
+	touch $@
+
+$(DEV): $(READY)
+	$(INSTALL) -e '.[dev]'
+	touch $@

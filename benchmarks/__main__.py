@@ -19,12 +19,14 @@ MEASUREMENTS = {
     "round": "a whole round beside its bare steps, and beside research code (processor time of one core)",
     "workers": "two worker processes beside one, and beside two threads (by the clock)",
     "coder_speed": "mask coders on one upload, beside xz and zstd on packed bits (M/s: million parameters a second)",
+    "secure_sum": "masks of CONV-4 summed in secret by 10 and 100 clients (processor time of one core)",
     "server": "decoding and adding up uploads, and sampling clients (processor time of one core)",
     "partition": "60,000 labels split over 10,000 clients (processor time of one core)",
     "memory": "memory in use over many short rounds",
 }
 """Modules with a function ``run`` that returns a table; all of them take about 20 minutes."""
 SCRIPTS = {
+    "attacks": "clients that lie: accuracy by attack, number of liars and aggregation rule",
     "coder_bits": "bits of every mask coder for the very masks of one run, and what relative-entropy coding distorts",
     "drills": "faults, power cuts and kills of short runs, which lose nothing",
     "flower_traffic": "bytes on the wire beside payload bytes, on a fleet of two SuperNodes",

@@ -33,7 +33,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self._coder = coding_of(USED).coder
-        others = [name for name in CODERS.names() if name not in (USED, "relative-entropy")]
+        others = [s.name for s in CODERS if not s.secure and s.name not in (USED, "relative-entropy")]
         self._others = {name: coding_of(name).coder for name in others} | SETTINGS
         self.bits: dict[str, dict[int, list[float]]] = {}
         self.kept: dict[int, tuple[Vector, Context]] = {}
@@ -127,7 +127,7 @@ def main(parser: argparse.ArgumentParser, arguments: list[str]) -> None:
         )
     )
     config = fedpm.load_config(options.preset, [*options.overrides, "workers=1", "codec=recorder"])
-    fedpm.run(config, on_round=lambda record: print(f"round {record['round']}: {record['accuracy']:.3f}", flush=True))
+    fedpm.run(config, progress=True)
     shown = sorted({1, max(1, config.rounds // 2), config.rounds})
     print(f"| bits per parameter | {' | '.join(f'round {number}' for number in shown)} | mean |")
     print(f"|---|{'---|' * len(shown)}---|")

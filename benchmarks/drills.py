@@ -4,7 +4,8 @@ python -m benchmarks drills                             # all of them: some minu
 python -m benchmarks drills --only kills --seed 1       # kills alone, at other moments
 
 A fault at every operation on files; power cuts after every round, on a disk of their own where this machine lets us
-mount one; and ``fedpm run`` killed at random moments. Whatever is left is taken up again as a user would.
+mount one; a flipped bit of checkpoint or log; ``fedpm run`` killed at random moments. Whatever is left is taken up
+again as a user would. Damage may also be refused, with a reason. docs/drills.md lists what is tried elsewhere.
 """
 
 import argparse
@@ -21,7 +22,16 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 from tests.conftest import small_net
-from tests.drills import can_mount, faulty, power_cuts, short_config, survive_cut, survive_fault
+from tests.drills import (
+    can_mount,
+    faulty,
+    power_cuts,
+    short_config,
+    stop_after_a_round,
+    survive_cut,
+    survive_damage,
+    survive_fault,
+)
 
 import fedpm
 from benchmarks.startup import COMMAND
@@ -63,6 +73,24 @@ def cuts(folder: Path) -> Drill:
     whole = fedpm.run(short_config(ROUNDS), net=small_net(), data=data).file.to_bytes()
     trials = {f"cut {done}": partial(survive_cut, image, done, data) for done, image in enumerate(images, 1)}
     return Drill(what, len(trials), survivors(trials, whole))
+
+
+def damage(folder: Path, count: int, seed: int) -> Drill:
+    """Flip a bit of the checkpoint or the log of a run that was broken off."""
+    data, rng = digits(), random.Random(seed)
+    whole = fedpm.run(short_config(), net=small_net(), data=data).file.to_bytes()
+    begun = stop_after_a_round(folder / "begun", data)
+    trials = {f"damage {n}": partial(survive_damage, begun, folder / str(n), data, rng) for n in range(count)}
+    refused = 0
+
+    def counted(trial: Callable[[], bytes | None]) -> bytes:
+        nonlocal refused
+        model = trial()
+        refused += model is None
+        return whole if model is None else model
+
+    right = survivors({name: partial(counted, trial) for name, trial in trials.items()}, whole)
+    return Drill(f"a flipped bit of checkpoint or log, of which {refused} were refused", count, right)
 
 
 def kills(folder: Path, count: int, seed: int) -> Drill:
@@ -145,10 +173,12 @@ def report(drills: list[Drill]) -> None:
 def main(parser: argparse.ArgumentParser, arguments: list[str]) -> None:
     """Run the drills, each in a folder of its own."""
     drills: dict[str, Callable[[Path], Drill]] = {"faults": faults, "cuts": cuts}
-    parser.add_argument("--only", choices=[*drills, "kills"], action="append")
+    parser.add_argument("--only", choices=[*drills, "damage", "kills"], action="append")
+    parser.add_argument("--flips", type=int, default=200, help="how many bits are flipped, one in each of so many runs")
     parser.add_argument("--kills", type=int, default=20, help="how often fedpm run is killed")
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
     options = parser.parse_args(arguments)
+    drills["damage"] = partial(damage, count=options.flips, seed=options.seed)
     drills["kills"] = partial(kills, count=options.kills, seed=options.seed)
     done = []
     for name in options.only or drills:

@@ -2,6 +2,7 @@
 
 python -m benchmarks fuzz --mutations 100000
 python -m benchmarks fuzz --mutations 100000 --only file
+python -m benchmarks fuzz --mutations 100000 --only secure
 python -m benchmarks fuzz --atheris 120          # coverage-guided, for so many seconds (pip install atheris)
 """
 
@@ -20,16 +21,16 @@ if TYPE_CHECKING:
 
 def mutate(targets: list["Target"], count: int) -> None:
     """Damage messages at random; half of them get a mended checksum, to reach the decoders."""
-    from tests.fuzzing import damaged
+    from tests.fuzzing import damaged, strangers
 
     rng = random.Random(0)
-    others = [target.genuine for target in targets]
+    others = {target.name: strangers(target, targets) for target in targets}
     right = {target.name: target.read(target.genuine) for target in targets}
     refused = same = other = 0
     slowest = 0.0
     for number in range(count):
         target = rng.choice(targets)
-        data = damaged(target.genuine, others, rng)
+        data = damaged(target.genuine, others[target.name], rng)
         mend = number % 2 == 1
         started = time.perf_counter()
         try:
@@ -73,7 +74,8 @@ def main(parser: argparse.ArgumentParser, arguments: list[str]) -> None:
         instrumented = atheris.instrument_imports(include=["fedpm"])
     with instrumented:  # decoders are imported only now, so that atheris sees their branches
         from tests.fuzzing import targets
-    chosen = [target for target in targets() if options.only in target.name]
+        from tests.secure.fuzzing import secure_targets
+    chosen = [target for target in targets() + secure_targets() if options.only in target.name]
     if options.atheris:
         guided(chosen, options.atheris)
     else:

@@ -45,7 +45,7 @@ def steps(experiment: Experiment) -> tuple[dict[str, Callable[[], object]], Call
     rest = network.surroundings(torch.from_numpy(network.initial_stats()))
     theta = torch.from_numpy(Posterior.initial(0, network.size).theta.floats().clip(CLAMP, 1 - CLAMP))
     sampled = SampledWeights(network, network.weights(0), theta, local.gradient)
-    adam = Optimiser("adam", sampled.scores.values(), local.lr)
+    adam = Optimiser("adam", sampled.scores.values(), local.rate(1, len(shard)))
     noise = Noise(Streams(0), "local masks", local.device)
     flat = torch.from_numpy(network.dense_weights(0))
     weights = {name: view.detach().requires_grad_() for name, view in network.views(flat).items()}

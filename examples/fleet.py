@@ -70,16 +70,16 @@ class Fleet:
         return self.processes[name]
 
     def register(self, node: int) -> subprocess.Popen[bytes]:
-        """Tell the SuperLink a SuperNode's public key."""
-        public = str(self.keys / f"node-{node}.pub")
-        process = self.start(f"register-{node}", "flwr", "supernode", "register", public, "loopback")
+        """Tell the SuperLink a SuperNode's public key, and which clients it may answer for."""
+        public, partition = str(self.keys / f"node-{node}.pub"), f"{node}/{self.nodes}"
+        process = self.start(f"register-{node}", "register", public, "loopback", "--partition", partition)
         return self.processes.pop(f"register-{node}", process)
 
-    def start_superlink(self) -> None:
-        """Start the SuperLink."""
+    def start_superlink(self, *more: str) -> None:
+        """Start the SuperLink, perhaps with more options."""
         certificate = ["--ssl-ca-certfile", f"{self.keys}/ca.pem", "--ssl-certfile", f"{self.keys}/server.pem"]
         place = ["--ssl-keyfile", f"{self.keys}/server.key", "--host", "127.0.0.1", "--port", str(self.port)]
-        self.start("superlink", "superlink", *certificate, *place, "--enable-supernode-auth")
+        self.start("superlink", "superlink", *certificate, *place, "--enable-supernode-auth", *more)
 
     def start_gate(self) -> None:
         """Start the gate, through which SuperNodes reach the SuperLink and nobody else does."""

@@ -30,8 +30,8 @@ def main() -> None:
     x, x_test = train.x.reshape(-1, 64), test.x.reshape(-1, 64)
     data = fedpm.dataset(train=(x, train.y), test=(x_test, test.y), classes=tuple("0123456789"))
 
-    config = fedpm.load_config("quickstart", ["clients.total=8", "rounds=10", "local.epochs=5", "local.batch_size=32"])
-    result = fedpm.run(config, net=Net(), data=data)
+    local = {"epochs": 5, "batch_size": 32}
+    result = fedpm.run("quickstart", rounds=10, clients={"total": 8}, local=local, net=Net(), data=data, keep="best")
     print(f"accuracy {result.summary['accuracy']:.2f}, model file of {result.summary['model_bytes']} bytes")
 
     result.file.save("model.fedpm")

@@ -1,6 +1,7 @@
-"""Disasters for short runs: a fault at every operation on files, and power cuts on a disk of their own."""
+"""Disasters for short runs: faults at operations on files, power cuts on a disk of their own, and damaged files."""
 
 import os
+import random
 import shutil
 import subprocess
 import tempfile
@@ -17,10 +18,9 @@ from fedpm.config import Config
 from fedpm.data.datasets import Dataset
 from fedpm.errors import ArtifactError
 from fedpm.experiment.folder import RunFolder
-from fedpm.experiment.record import RoundRecord
 from tests.conftest import small_config, small_net
 
-OPERATIONS = ("open", "fsync", "replace", "mkdir", "unlink")
+OPERATIONS = ("open", "write", "fsync", "replace", "mkdir", "unlink")
 
 
 class Faults:
@@ -36,6 +36,8 @@ class Faults:
         def operation(*args: Any, **kwargs: Any) -> Any:
             self.count += 1
             if self.count - 1 == self.failing:
+                if name == "write":  # the disk is full half-way
+                    real(args[0], args[1][: len(args[1]) // 2])
                 raise OSError(28, f"no space left for {name}")
             return real(*args, **kwargs)
 
@@ -74,13 +76,37 @@ def survive_fault(number: int, out: Path, data: Dataset) -> bytes | None:
     return begin_or_resume(out, data).file.to_bytes()
 
 
+def stop_after_a_round(out: Path, data: Dataset) -> Path:
+    """Begin a run, and break it off after its first round."""
+
+    def stop(round: fedpm.Round) -> None:
+        raise KeyboardInterrupt
+
+    with suppress(KeyboardInterrupt):
+        fedpm.run(short_config(), net=small_net(), data=data, out=out, on_round=stop)
+    return out
+
+
+def survive_damage(begun: Path, out: Path, data: Dataset, rng: random.Random) -> bytes | None:
+    """Flip a bit of the checkpoint or the log of a run, take it up, and return the model; None if that is refused."""
+    shutil.copytree(begun, out)
+    file = out / rng.choice(["checkpoint/state.safetensors", "rounds.jsonl"])
+    damaged = bytearray(file.read_bytes())
+    damaged[rng.randrange(len(damaged))] ^= 1 << rng.randrange(8)
+    file.write_bytes(damaged)
+    try:
+        return fedpm.resume(out, net=small_net(), data=data).file.to_bytes()
+    except ArtifactError:
+        return None
+
+
 def power_cuts(folder: Path, data: Dataset, rounds: int = 2) -> list[Path]:
     """Run on a disk of its own, and return what a power cut after each round would leave of it; needs root."""
     images: list[Path] = []
     with own_disk(folder) as (mounted, disk):
 
-        def cut(record: RoundRecord) -> None:
-            images.append(folder / f"cut{record['round']}")
+        def cut(round: fedpm.Round) -> None:
+            images.append(folder / f"cut{round['round']}")
             shutil.copyfile(disk, images[-1])  # what is on the disk now, and not what the system still holds in memory
 
         fedpm.run(short_config(rounds), net=small_net(), data=data, out=mounted / "run", on_round=cut)

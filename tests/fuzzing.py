@@ -4,29 +4,35 @@ import random
 import struct
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
+import torch
 from torch import nn
 
-from fedpm.methods.dense.deltas import Deltas, DenseState
+from fedpm.errors import ArtifactError, WireError
+from fedpm.methods.dense import signsgd
+from fedpm.methods.dense.deltas import Deltas
 from fedpm.methods.dense.drive import RotatedSigns
-from fedpm.methods.dense.eden import GaussianLevels
 from fedpm.methods.dense.fedavg import Float32
+from fedpm.methods.dense.fedmrn import MaskedNoise
+from fedpm.methods.dense.gaussian import GaussianLevels
 from fedpm.methods.dense.qsgd import Levels
 from fedpm.methods.dense.quantiser import Quantiser
-from fedpm.methods.dense.signsgd import Signs
+from fedpm.methods.dense.state import DenseState, DenseUpdate
 from fedpm.methods.dense.terngrad import Ternary
-from fedpm.methods.dense.weights import read_weights
 from fedpm.methods.mask.fedpm import FedPM
 from fedpm.methods.mask.state import MaskState, MaskUpdate
+from fedpm.methods.statistics import write_floats
 from fedpm.model.file import Model
 from fedpm.model.masking import MaskedNetwork
 from fedpm.registry import CODERS, METHODS
 from fedpm.rng import Streams
+from fedpm.wire.masks import Mask, Signs
 from fedpm.wire.message import OVERHEAD, Kind, Message
-from tests.makers import make_dense, make_fedmask, make_fedpm, upload
+from tests.makers import make_dense, make_fedmask, make_fedpm, make_method, upload
 
 
 @dataclass(frozen=True)
@@ -84,19 +90,29 @@ def targets() -> list[Target]:
         form = METHODS[name.split()[0]].form or 0
         found.append(dense(name, make_dense(MaskedNetwork(net), quantiser, form)))
     found += dense_broadcasts(MaskedNetwork(net))
-    found.append(model_file(MaskedNetwork(net)))
+    found.append(signs(MaskedNetwork(net)))
+    found += ranks(MaskedNetwork(net))
+    found.append(model_file(MaskedNetwork(net), "model file", Streams(3).bits("mask", MaskedNetwork(net).size), net))
+    wider = small(61)  # so that no file can stand for another
+    other = MaskedNetwork(wider)
+    found.append(model_file(other, "model file of signs", ternary(other), wider))
+    base = with_values(small(62))
+    given = MaskedNetwork(base, weights="given")
+    found.append(model_file(given, "model file over a base", Streams(3).bits("mask", given.size), base))
     return found
 
 
 QUANTISERS: dict[str, Quantiser] = {
     "fedavg": Float32(),
-    "signsgd": Signs(),
+    "signsgd": signsgd.Signs(),
     "terngrad": Ternary(),
     "qsgd": Levels(0.25),
     "drive": RotatedSigns(),
     "eden": GaussianLevels(1.0),
     "eden half": GaussianLevels(0.5),
     "eden two": GaussianLevels(2.0),
+    "fedmrn": MaskedNoise(1.0),
+    "fedmrn signed": MaskedNoise(1.0, signed=True),
 }
 
 
@@ -117,26 +133,84 @@ def dense(name: str, method: Deltas) -> Target:
     rng = Streams(5).at(1, 2)
     coded = method.quantiser.encode(Streams(97).coarse_normal("delta", masked.size), masked, rng, rng).coded
     stats = np.arange(masked.stats_size, dtype=np.float32)
-    message = Message(Kind.UPLOAD, method.form, masked.fingerprint(5), 1, 2, coded.data, stats)
+    floats = write_floats(masked, stats, state.stats)
+    message = Message(Kind.UPLOAD, method.form, masked.fingerprint(5), 1, 2, coded.data, stats, floats)
     return Target(name, message.to_bytes(), partial(read_delta, method, state), forged_message)
 
 
 def dense_broadcasts(masked: MaskedNetwork) -> list[Target]:
-    """Return the three forms of a broadcast of weights."""
+    """Return the forms of a broadcast of weights."""
     found = []
     for name, steps, precision in (("seed", 0, "float32"), ("float32", 1, "float32"), ("bfloat16", 2, "bfloat16")):
         method = make_dense(masked, Float32(), broadcast_as=precision)
-        state = DenseState(steps, steps, masked.dense_weights(5), masked.initial_stats())
+        state = DenseState(steps, steps, masked.dense_weights(5), masked.initial_stats(), masked.dense_weights(5))
         genuine = method.broadcast(state).payload
-        found.append(Target(f"dense {name}", genuine, partial(read_dense, masked, steps + 1), forged_message))
+        found.append(Target(f"dense {name}", genuine, partial(read_dense, method, steps + 1, b""), forged_message))
+    for name, broadcast_as, first in (("relayed", "relay", 1), ("quantised", "quantised", 4)):
+        method = make_dense(masked, signsgd.Signs(), 17, broadcast_as=broadcast_as, down=GaussianLevels(1))
+        states, rng = [method.init()], Streams(5).at(1, 2)
+        signs = method.quantiser.encode(Streams(97).coarse_normal("delta", masked.size), masked, rng, rng).coded.data
+        update = DenseUpdate(method.quantiser.decode(signs, masked, rng), masked.initial_stats(), 2, signs)
+        for _ in range(first + 2):
+            states.append(method.aggregate(states[-1], [update, replace(update, client=3)]))
+        for kind, after, since in ((name, states[first], first), (f"{name} steps", states[first + 2], None)):
+            memory = method.memory(after) if since else b""
+            read = partial(read_dense, method, after.round + 1, memory)
+            genuine = method.broadcast(after, since=since).payload
+            found.append(Target(f"dense {kind}", genuine, read, forged_message))
     return found
 
 
-def model_file(masked: MaskedNetwork) -> Target:
+def with_values(net: nn.Module) -> nn.Module:
+    """Return a network with the same values everywhere, as a pretrained one has."""
+    for name, parameter in net.named_parameters():
+        values = Streams(4).coarse_normal(name, parameter.numel())
+        parameter.data = torch.from_numpy(values).reshape(parameter.shape)
+    return net
+
+
+def signs(masked: MaskedNetwork) -> Target:
+    """Return an upload of HideNseek."""
+    method = make_method("hidenseek", masked, (1, 12))
+    state, votes = method.init(), method.votes
+    up = Streams(98).bits("signs", method.pruned.size).astype(np.float32)
+    _, coded = votes.coding.coder.encode(up, votes.context(state, 2), Streams(5).at(1, 2))
+    stats = np.arange(masked.stats_size, dtype=np.float32)
+    fingerprint = method.pruned.fingerprint(5)
+    message = Message(Kind.UPLOAD, votes.form, fingerprint, 1, 2, coded.data, stats)
+    return Target("hidenseek", message.to_bytes(), partial(read_upload, votes, state), forged_message)
+
+
+def ranks(masked: MaskedNetwork) -> list[Target]:
+    """Return an upload and a broadcast of FRL."""
+    method = make_method("frl", masked, (1, 12))
+    start, stats = method.init(), np.arange(masked.stats_size, dtype=np.float32)
+    order = replace(start, votes=1, ranks=method._ranked(Streams(98).words("ranks", masked.size)), stats=stats)
+    data = Message.from_bytes(method.broadcast(order).payload).coded[8:]
+    sent = Message(Kind.UPLOAD, METHODS["frl"].form or 0, masked.fingerprint(5), 1, 2, data, stats).to_bytes()
+
+    def read(data: bytes) -> bytes:
+        update = method.decode(start, 2, data)
+        return bytes(update.ranks.tobytes() + update.stats.tobytes())
+
+    def told(data: bytes) -> bytes:
+        found, stats = method.read(data, 1)
+        return bytes(found.tobytes() + stats.tobytes())
+
+    broadcast = method.broadcast(order).payload
+    return [Target("frl", sent, read, forged_message), Target("frl orders", broadcast, told, forged_message)]
+
+
+def ternary(masked: MaskedNetwork) -> Signs:
+    """Return signs with zeros among them."""
+    return (Streams(3).uint8("signs", masked.size) % 3).astype(np.int8) - np.int8(1)
+
+
+def model_file(masked: MaskedNetwork, name: str, mask: Mask | Signs, net: nn.Module) -> Target:
     """Return a model file of the same network."""
     model = Model.make(
         masked,
-        Streams(3).bits("mask", masked.size),
+        mask,
         masked.initial_stats(),
         seed=5,
         network=None,
@@ -148,10 +222,10 @@ def model_file(masked: MaskedNetwork) -> Target:
     )
 
     def read(data: bytes) -> bytes:
-        state = Model.from_bytes(data).module(masked.net).state_dict()
+        state = Model.from_bytes(data).module(net).state_dict()
         return b"".join(tensor.numpy().tobytes() for tensor in state.values())
 
-    return Target("model file", model.to_bytes(), read, forged_file)
+    return Target(name, model.to_bytes(), read, forged_file)
 
 
 def forged_file(data: bytes) -> bytes:
@@ -171,9 +245,9 @@ def read_delta(method: Deltas, state: DenseState, data: bytes) -> bytes:
     return update.delta.tobytes() + update.stats.tobytes()
 
 
-def read_dense(masked: MaskedNetwork, round: int, data: bytes) -> bytes:
+def read_dense(method: Deltas, round: int, memory: bytes, data: bytes) -> bytes:
     """Return the weights that a client starts from."""
-    received = read_weights(data, masked, round, 5)
+    received = method.reader.read(data, round, memory)
     return received.weights.tobytes() + received.stats.tobytes()
 
 
@@ -211,12 +285,25 @@ def damaged(genuine: bytes, others: list[bytes], rng: random.Random) -> bytes:
     return bytes(data)
 
 
+def strangers(target: Target, targets: list[Target]) -> list[bytes]:
+    """Return all messages but those that are genuine in its place too, and say something else: of the same round."""
+    right = target.read(target.genuine)
+
+    def rivals(data: bytes) -> bool:
+        with suppress(WireError, ArtifactError):
+            return target.read(data) != right
+        return False
+
+    return [other.genuine for other in targets if not rivals(other.genuine)]
+
+
 def forged_message(data: bytes) -> bytes:
     """Return damaged bytes with lengths and checksum mended, so that they reach the decoders behind them."""
     if len(data) < OVERHEAD:
         return data
+    width = 1 if data[7] else 4  # coded floats are counted in bytes
     stats = struct.unpack_from("<I", data, OVERHEAD - 8)[0] % 256
-    coded = max(0, len(data) - OVERHEAD - 4 * stats)
-    data = data[: OVERHEAD + coded + 4 * stats]
-    head = data[: OVERHEAD - 12] + struct.pack("<II", coded, (len(data) - OVERHEAD - coded) // 4)
+    coded = max(0, len(data) - OVERHEAD - width * stats)
+    data = data[: OVERHEAD + coded + width * stats]
+    head = data[: OVERHEAD - 12] + struct.pack("<II", coded, (len(data) - OVERHEAD - coded) // width)
     return head + struct.pack("<I", zlib.crc32(data[OVERHEAD:], zlib.crc32(head))) + data[OVERHEAD:]

@@ -5,12 +5,15 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from fedpm.aggregation.mean import Mean
+from fedpm.methods.base import Ingredients
 from fedpm.methods.dense.deltas import Deltas
 from fedpm.methods.dense.quantiser import Quantiser
 from fedpm.methods.mask.fedpm import FedPM
 from fedpm.methods.mask.state import MaskState
+from fedpm.methods.statistics import write_floats
 from fedpm.model.masking import MaskedNetwork
-from fedpm.registry import CODERS
+from fedpm.registry import CODERS, METHODS
 from fedpm.rng import Streams
 from fedpm.training.local import Local
 from fedpm.training.scores import ScoreTrainer
@@ -47,6 +50,16 @@ def make_dense(network: MaskedNetwork, quantiser: Quantiser, form: int = 16, **s
     return Deltas(network=network, seed=5, trainer=trainer, quantiser=quantiser, form=form, **settings)
 
 
+def make_method(name: str, network: MaskedNetwork, example: tuple[int, ...], **settings: Any) -> Any:
+    """Return a method as its file builds it, seed 5, with a table of its own settings."""
+    spec = METHODS[name]
+    tables = {spec.table: spec.settings(**settings)} if spec.settings else {}
+    given = Ingredients(
+        network=network, seed=5, local=LOCAL, aggregator=Mean(), example=np.ones(example, np.float32), tables=tables
+    )
+    return spec.build(given)
+
+
 def upload(method: FedPM, state: MaskState, client: int) -> bytes:
     """Return an upload whose θ_k lies between θ_g and a random one; no training needed."""
     known = method.context(state, client)
@@ -55,6 +68,6 @@ def upload(method: FedPM, state: MaskState, client: int) -> bytes:
     _, coded = method.coding.coder.encode(theta, known, known.shared)
     stats = np.arange(method.network.stats_size, dtype=np.float32)
     fingerprint = method.network.fingerprint(method.seed)
-    return Message(
-        Kind.UPLOAD, method.coding.form, fingerprint, known.shared.round, client, coded.data, stats
-    ).to_bytes()
+    floats = write_floats(method.network, stats, state.stats)
+    named = (Kind.UPLOAD, method.coding.form, fingerprint, known.shared.round, client)
+    return Message(*named, coded.data, stats, floats).to_bytes()

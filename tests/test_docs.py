@@ -4,22 +4,27 @@ import doctest
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import chdir
 from pathlib import Path
+from typing import Any
 
 import pytest
+from examples import tasks
 
 import fedpm
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCKS = [
     (page.name, code)
     for page in PAGES
     if page.name != "extending.md"  # tests/test_extending.py holds those
     for code in re.findall(r"```python\n(.*?)```", page.read_text(), re.S)
 ]
-EXAMPLES = sorted(set((ROOT / "examples").glob("*.py")) - {ROOT / "examples/fleet.py"})  # tests/engines/flower/ does
+ELSEWHERE = {ROOT / "examples/fleet.py", ROOT / "examples/tasks.py"}  # tests/engines/flower/ runs it; and below
+EXAMPLES = sorted(set((ROOT / "examples").glob("*.py")) - ELSEWHERE)
+TUTORIALS = sorted((ROOT / "docs/tutorials").glob("*.py"))
 CASES = [
     pytest.param(code, id=f"{page}-{number}", marks=[pytest.mark.slow] if "fedpm.run(" in code else [])
     for number, (page, code) in enumerate(BLOCKS)
@@ -30,8 +35,11 @@ CASES = [
 def test_page_examples_run(code: str, small_run: tuple[Path, fedpm.Result], tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "try").symlink_to(small_run[0])  # the run that pages speak of
+    names: dict[str, Any] = {"__name__": "__main__"}
     with chdir(tmp_path):
-        exec(code, {"__name__": "__main__"})  # noqa: S102
+        exec(code, names)  # noqa: S102
+    if code in (ROOT / "README.md").read_text():
+        assert names["result"].summary["accuracy"] > 0.9
 
 
 @pytest.mark.slow
@@ -43,6 +51,44 @@ def test_examples_run(example: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("tutorial", TUTORIALS, ids=lambda path: path.name)
+def test_tutorials_run(
+    tutorial: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    monkeypatch.chdir(tmp_path)
+    exec(compile(tutorial.read_text(), str(tutorial), "exec"), {"__name__": "__main__"})  # noqa: S102
+    said = capsys.readouterr().out
+    best = max(float(number) for number in re.findall(r"\b0\.\d{3}\b", said))
+    assert best > (0.05 if tutorial.stem == "private" else 0.75), said
+
+
+def test_every_page_has_its_place_on_the_site() -> None:
+    placed = (ROOT / "mkdocs.yml").read_text()
+    for page in [*sorted((ROOT / "docs").rglob("*.md")), *TUTORIALS]:
+        assert str(page.relative_to(ROOT / "docs")) in placed, f"{page} is not in mkdocs.yml"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("task", "metric", "least"),
+    [(tasks.regression, "r2", 0.2), (tasks.labels, "f1", 0.85), (tasks.segmentation, "f1", 0.7)],
+    ids=lambda part: getattr(part, "__name__", None),
+)
+def test_other_tasks_are_learned(task: Callable[[], fedpm.Result], metric: str, least: float) -> None:
+    metrics = task().summary["metrics"]
+    assert next(iter(metrics)) == metric
+    assert (metrics[metric] or 0) > least
+
+
+@pytest.mark.slow
+def test_text_of_clients_with_names_is_learned() -> None:
+    result = tasks.text()
+    assert result.rounds[0]["names"] == ["argparse", "inspect", "textwrap"]
+    assert result.summary["accuracy"] > 0.7  # of two classes
+
+
+@pytest.mark.slow
 def test_package_example_runs() -> None:
     assert doctest.testmod(fedpm).failed == 0
 
@@ -51,6 +97,13 @@ def test_links_between_pages_lead_somewhere() -> None:
     for page in PAGES:
         for target in re.findall(r"\]\((?!https?://)([^)#]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_tests_that_pages_name_are_there() -> None:
+    named = re.findall(r"(tests/[\w/]+\.py)::(test_\w+)", (ROOT / "docs/drills.md").read_text())
+    assert len(named) > 10
+    for file, test in named:
+        assert f"def {test}(" in (ROOT / file).read_text(), f"{file} has no {test}"
 
 
 def test_files_that_pages_name_are_there() -> None:

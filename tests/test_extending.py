@@ -1,6 +1,7 @@
 """Parts of your own, without touching fedpm: docs/extending.md tells this file as a story."""
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -124,6 +125,7 @@ OWN: dict[str, dict[str, Any]] = {
 every_part = pytest.mark.parametrize("settings", OWN.values(), ids=OWN)
 
 
+@pytest.mark.slow
 @every_part
 def test_a_run_learns_with_a_part_of_your_own(settings: dict[str, Any], data: Dataset) -> None:
     result = fedpm.run(small_config(rounds=6, data={}, local={"epochs": 6}, **settings), net=small_net(), data=data)
@@ -165,17 +167,23 @@ def test_settings_and_errors_know_the_part() -> None:
         assert words in str(error.value)
 
 
+@pytest.mark.slow
 def test_help_lists_the_part_of_a_plugin() -> None:
-    environment = {**os.environ, registry.PLUGINS: "tests.test_extending", "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
-    program = [sys.executable, "-m", "fedpm.cli", "run", "--help"]
-    shown = subprocess.run(program, env=environment, capture_output=True, text=True, check=True).stdout
-    for words in (
-        "float16: changes of weights in 16 bits",
-        "plain-bits: a bit a parameter",
-        "trimmed-mean: the mean without",
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, registry.PLUGINS: "tests.test_extending", "PYTHONPATH": path, "COLUMNS": "200"}
+    program = [sys.executable, "-m", "fedpm.cli"]
+    shown, keys = (
+        subprocess.run([*program, *words], env=environment, capture_output=True, text=True, check=True).stdout
+        for words in (["run", "--help"], ["keys"])
+    )
+    for name, about in (
+        ("float16", "changes of weights in 16 bits"),
+        ("plain-bits", "a bit a parameter"),
+        ("trimmed-mean", "the mean without"),
     ):
-        assert words in " ".join(shown.split())
-    assert "float16.largest" in shown
+        assert re.search(rf" {name}\b", shown)
+        assert f"{name}: {about}" in " ".join(keys.split())
+    assert re.search(r"float16\.largest +1\.0 +bound of a change", keys)
 
 
 def test_a_plugin_that_cannot_be_imported_is_named() -> None:
@@ -187,6 +195,7 @@ def test_a_plugin_that_cannot_be_imported_is_named() -> None:
     assert len(failed.stderr.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_a_report_calls_the_part_by_its_label(data: Dataset, tmp_path: Path) -> None:
     for name in ("float16", "fedavg"):
         config = small_config(rounds=2, local={"epochs": 1}, algorithm=name)
@@ -196,6 +205,7 @@ def test_a_report_calls_the_part_by_its_label(data: Dataset, tmp_path: Path) -> 
     assert "FedAvg" in text
 
 
+@pytest.mark.slow
 def test_a_study_runs_the_part_in_processes_of_its_own(tmp_path: Path) -> None:
     text = 'title = "Own"\naxes = { algorithm = ["float16", "fedpm"] }\n[settings]\nrounds = 1\n'
     settings = {"local.epochs": 1, "clients.total": 2, "data.train_examples": 60, "model.name": '"conv4-slim"'}

@@ -8,8 +8,9 @@ import fedpm
 from fedpm.registry import METHODS
 
 ORDER = [
-    "errors", "files", "processes", "registry", "rng", "config", "wire", "data", "model", "training", "privacy",
-    "aggregation", "methods", "engines", "experiment", "engines.flower.deploy", "study", "report", "cli",
+    "errors", "files", "processes", "children", "registry", "rng", "config", "wire", "secure", "data", "model",
+    "training", "privacy", "aggregation", "methods", "engines", "experiment", "engines.flower.deploy", "study",
+    "report", "cli",
 ]  # fmt: skip
 """The apps of a fleet run the whole loop, so ``engines.flower.deploy`` stands above the loop and its engines below."""
 ROOT = Path(fedpm.__file__).parent

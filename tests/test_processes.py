@@ -13,7 +13,10 @@ import pytest
 from fedpm.processes import kill_group
 from tests.marked import marked
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the system helps less: see fedpm.processes")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the system helps less: see fedpm.processes"),
+]
 
 DEAF = """
 import signal, time
@@ -52,6 +55,7 @@ def started(mark: Path, code: str, *arguments: str) -> Iterator[subprocess.Popen
             process.kill()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL])
 def test_what_a_command_started_ends_with_its_supervisor_even_if_it_hears_no_signal(
     tmp_path: Path, number: int
@@ -63,6 +67,7 @@ def test_what_a_command_started_ends_with_its_supervisor_even_if_it_hears_no_sig
         assert not marked(tmp_path, patience=30)
 
 
+@pytest.mark.slow
 def test_what_a_command_started_ends_with_it(tmp_path: Path) -> None:
     with started(tmp_path, SUPERVISE, SESSION) as supervisor:
         lines = marked(tmp_path).items()
@@ -96,6 +101,7 @@ sys.exit(40 + len(heard))
         assert supervisor.wait(timeout=30) == 41
 
 
+@pytest.mark.slow
 def test_nohup_is_respected(tmp_path: Path) -> None:
     ignoring = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n" + SUPERVISE
     with started(tmp_path, ignoring, "import time; print('ready', flush=True); time.sleep(600)") as supervisor:
@@ -136,6 +142,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("system", ["linux", "elsewhere"])
 def test_a_process_ends_with_its_parent(tmp_path: Path, system: str) -> None:
     with started(tmp_path, CHILD, system) as parent:
@@ -154,7 +161,7 @@ def test_a_process_whose_parent_died_before_it_was_watched_ends_at_once() -> Non
 
 CHILDREN = """
 import os, sys, time
-from fedpm.processes import Child
+from fedpm.children import Child
 
 def work(pipe, seconds):
     pipe.send(os.getpid())

@@ -1,7 +1,7 @@
 """Federated learning at a fraction of a bit per parameter: masks over frozen random networks.
 
 >>> import fedpm
->>> result = fedpm.run(fedpm.load_config("quickstart", ["rounds=1", "local.epochs=1", "workers=1"]))
+>>> result = fedpm.run("quickstart", rounds=1, local={"epochs": 1}, workers=1)
 >>> result.model.training
 False
 """
@@ -14,24 +14,32 @@ if TYPE_CHECKING:
     from fedpm.config import Config
     from fedpm.config import load as load_config
     from fedpm.data.datasets import Dataset, dataset, load_dataset
+    from fedpm.data.federation import Federation, federation
     from fedpm.errors import ArtifactError, ConfigError, DataError, EngineError, FedPMError, WireError
     from fedpm.experiment.api import resume, run
-    from fedpm.experiment.loop import Result
-    from fedpm.model.file import Model, load
+    from fedpm.experiment.observers import Round
+    from fedpm.experiment.result import Result
+    from fedpm.model.file import Model
     from fedpm.model.masking import MaskedNetwork
+    from fedpm.model.weights import load
+    from fedpm.training.metrics import metric
 
 __version__ = version("fedpm")
 
 _WHERE = {
     "Config": "config:Config",
     "Dataset": "data.datasets:Dataset",
+    "Federation": "data.federation:Federation",
     "MaskedNetwork": "model.masking:MaskedNetwork",
     "Model": "model.file:Model",
-    "Result": "experiment.loop:Result",
+    "Result": "experiment.result:Result",
+    "Round": "experiment.observers:Round",
     "dataset": "data.datasets:dataset",
-    "load": "model.file:load",
+    "federation": "data.federation:federation",
+    "load": "model.weights:load",
     "load_config": "config:load",
     "load_dataset": "data.datasets:load_dataset",
+    "metric": "training.metrics:metric",
     "resume": "experiment.api:resume",
     "run": "experiment.api:run",
 } | {
@@ -47,14 +55,18 @@ __all__ = [
     "Dataset",
     "EngineError",
     "FedPMError",
+    "Federation",
     "MaskedNetwork",
     "Model",
     "Result",
+    "Round",
     "WireError",
     "dataset",
+    "federation",
     "load",
     "load_config",
     "load_dataset",
+    "metric",
     "resume",
     "run",
 ]

@@ -1,5 +1,17 @@
 """Every error that fedpm raises on purpose; the command line prints their text and no traceback."""
 
+from collections.abc import Collection
+from difflib import get_close_matches
+from importlib.util import find_spec
+
+
+def printable(text: str) -> str:
+    """Return text in which nothing steers a terminal: what is not printed, but line breaks, is written as escapes.
+
+    For words of files and of other machines.
+    """
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+
 
 class FedPMError(Exception):
     """Something the user can understand and mend; the message says what was wrong and what to do."""
@@ -31,3 +43,15 @@ class ArtifactError(FedPMError):
 
 class EngineError(FedPMError):
     """The machinery that runs the clients failed."""
+
+
+def require(extra: str, what: str, package: str) -> None:
+    """Raise ConfigError if a package is missing that an extra of this one brings."""
+    if find_spec(package) is None:
+        raise ConfigError(f"{what} needs {package}: pip install 'fedpm[{extra}]'")
+
+
+def choices(name: str, known: Collection[str]) -> str:
+    """Return what there is to choose from, the likeliest meant first."""
+    near = get_close_matches(name, known, n=1)
+    return (f"did you mean {near[0]}? There are: " if near else "there are: ") + ", ".join(known)

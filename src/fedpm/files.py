@@ -5,6 +5,7 @@ import secrets
 from pathlib import Path
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
+_MORE = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 
 
 def write_atomically(path: Path, data: bytes, *, mode: int = 0o666) -> None:
@@ -14,10 +15,7 @@ def write_atomically(path: Path, data: bytes, *, mode: int = 0o666) -> None:
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
     try:
-        with open(os.open(temporary, _NEW, mode), "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+        _write(temporary, _NEW, mode, data)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -26,10 +24,18 @@ def write_atomically(path: Path, data: bytes, *, mode: int = 0o666) -> None:
 
 def append_durably(path: Path, data: bytes) -> None:
     """Add to the end of a file, and return only once that is safely on disk."""
-    with path.open("ab") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+    _write(path, _MORE, 0o666, data)
+
+
+def _write(path: Path, flags: int, mode: int, data: bytes) -> None:
+    descriptor = os.open(path, flags | getattr(os, "O_BINARY", 0), mode)
+    try:
+        left = memoryview(data)
+        while left:
+            left = left[os.write(descriptor, left) :]
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def make_folder(path: Path) -> None:

@@ -4,7 +4,6 @@ Linux tells a process when its parent dies, even of SIGKILL, and gives orphans t
 the parent, and of what a command starts the guard reaches its process group only.
 """
 
-import atexit
 import ctypes
 import os
 import signal
@@ -12,14 +11,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from multiprocessing import connection, get_context, parent_process, resource_tracker
-from multiprocessing.connection import Connection
+from multiprocessing import connection, parent_process
 from pathlib import Path
 from typing import Any
-
-from fedpm.errors import EngineError
 
 _SET_DEATH_SIGNAL, _SET_SUBREAPER = 1, 36
 """PR_SET_PDEATHSIG and PR_SET_CHILD_SUBREAPER of Linux's prctl."""
@@ -65,85 +61,6 @@ def interrupts_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-class Child:
-    """A Python process at the other end of a pipe, which ends with this one and leaves Ctrl-C to it."""
-
-    def __init__(self, target: Callable[..., None], *arguments: Any) -> None:
-        """Start a process that calls ``target`` with its end of the pipe and the arguments."""
-        context = get_context("spawn")
-        self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=_call, args=(theirs,))
-        if os.name == "posix":
-            resource_tracker.ensure_running()  # multiprocessing's own process, whose start would lift the block
-        with interrupts_blocked():
-            self.process.start()
-        theirs.close()  # so that the end of the process is the end of the pipe
-        _children.add(self)
-        try:
-            with suppress(EngineError):  # that it has ended is found out when it should answer
-                self.send((target, arguments))
-        except BaseException:
-            self.kill()
-            raise
-
-    def send(self, message: Any) -> None:
-        """Send the process a message; raise EngineError if it has ended."""
-        try:
-            self.pipe.send(message)
-        except OSError:
-            raise self._ended() from None
-
-    def receive(self) -> Any:
-        """Return what the process sends next; raise EngineError if it has ended."""
-        try:
-            return self.pipe.recv()
-        except (EOFError, OSError):
-            raise self._ended() from None
-
-    def _ended(self) -> EngineError:
-        self.process.join()
-        return EngineError(f"its process ended with code {self.process.exitcode}")
-
-    def end(self, grace: float = 15.0) -> None:
-        """Wait for the process to end by itself, but not for ever."""
-        self.process.join(grace)
-        self.kill()
-
-    def kill(self) -> None:
-        """End the process at once, and wait until it is gone."""
-        self.process.kill()
-        self.process.join()
-        self.pipe.close()
-        _children.discard(self)
-
-
-def ready(children: Collection[Child], block: bool = True) -> list[Child]:
-    """Return those of which there is something to receive, or news of their end; wait for the first if ``block``."""
-    pipes = connection.wait([child.pipe for child in children], timeout=None if block and children else 0)
-    return [child for child in children if child.pipe in pipes]
-
-
-def _call(pipe: Connection) -> None:
-    starter = parent_process()
-    if starter is not None and starter.pid is not None:
-        end_with_parent(starter.pid)
-    with suppress(EOFError, BrokenPipeError):  # of a parent that has gone on
-        target, arguments = pipe.recv()  # only now, for it may import a lot
-        target(pipe, *arguments)
-
-
-_children: set[Child] = set()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_children.clear)
-
-
-@atexit.register
-def _kill_children() -> None:
-    """Kill what a second Ctrl-C kept from being ended: multiprocessing would wait for it."""
-    for child in list(_children):
-        child.kill()
-
-
 def kill_group(process: subprocess.Popen[Any]) -> None:
     """Kill a process that leads a process group of its own, and with it the group."""
     if hasattr(os, "killpg"):
@@ -153,12 +70,13 @@ def kill_group(process: subprocess.Popen[Any]) -> None:
     process.wait()
 
 
-def supervise(command: list[str], environment: dict[str, str], grace: float = 15.0) -> int:
+def supervise(
+    command: list[str], environment: dict[str, str], grace: float = 15.0, *, told: list[int] | None = None
+) -> int:
     """Run a command to its end and return its exit code; nothing that it starts outlives it, or this process.
 
-    This process hands signals to a guard, in a session of its own, and the guard hands them to the command. What is
-    left ``grace`` seconds after the command has ended, or was told to, or this process is gone, the guard kills. A
-    process group would not do: Flower's SuperLink starts a session of its own.
+    Signals are added to ``told`` and go to a guard in a session of its own (Flower's SuperLink leaves a mere group). It
+    hands them on, and kills what is left ``grace`` seconds after the command has ended or was told to, or we are gone.
     """
     if not hasattr(os, "fork"):  # Windows: what the command starts is left to itself
         return subprocess.run(command, env=environment, check=False).returncode  # noqa: S603 - the caller's words
@@ -173,7 +91,12 @@ def supervise(command: list[str], environment: dict[str, str], grace: float = 15
             code = _guard(leader, grace, parent=me, mask=mask)
         finally:
             os._exit(code)
-    _hand_on(lambda number: os.kill(guard, number))
+
+    def hand_on(number: int) -> None:
+        (told if told is not None else []).append(number)
+        os.kill(guard, number)
+
+    _hand_on(hand_on)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     return _exit_code(os.waitpid(guard, 0)[1])
 

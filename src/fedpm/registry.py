@@ -26,23 +26,25 @@ BUILT_IN = (
     "fedpm.wire.coders.side_information",
     "fedpm.wire.coders.shared_randomness",
     "fedpm.wire.coders.relative_entropy",
-    "fedpm.aggregation.mean",
+    "fedpm.wire.coders.secure_sum",
+    *(f"fedpm.aggregation.{rule}" for rule in ("mean", "flip_filter", "peer_filter", "trimmed_votes", "group_median")),
     "fedpm.methods.mask.fedpm",
     "fedpm.methods.mask.fedmask",
+    "fedpm.methods.mask.hidenseek",
+    "fedpm.methods.mask.frl",
     "fedpm.methods.dense.qsgd",
     "fedpm.methods.dense.terngrad",
     "fedpm.methods.dense.signsgd",
     "fedpm.methods.dense.drive",
     "fedpm.methods.dense.eden",
+    "fedpm.methods.dense.fedmrn",
     "fedpm.methods.dense.fedavg",
     "fedpm.engines.inprocess",
     "fedpm.engines.flower",
 )
 """The files of this package's own parts, in the order in which they are listed; none imports torch or Flower."""
-
 PLUGINS = "FEDPM_PLUGINS"
-OWN_FORMS = 64
-"""Numbers on the wire from here on are free for parts of your own."""
+OWN_FORMS = 64  # numbers on the wire from here on are free for parts of your own
 
 
 class Settings(BaseModel):
@@ -85,7 +87,7 @@ class MethodSpec(Spec):
     """What clients and server do; ``build`` takes ``methods.base.Ingredients``.
 
     Args:
-        tuned: what ``auto`` means, by key, found on validation data.
+        tuned: what ``auto`` means, by key, found on validation data; a value, or a function of all values by key.
         private: the same by ``privacy.unit``; a method without it does not train with differential privacy.
         shared: tables that several methods read, by name.
         form: the number of its uploads on the wire; None for methods whose uploads bear their coder's number.
@@ -119,12 +121,14 @@ class CoderSpec(Spec):
         shared_randomness: whether the server knows the randomness of the sample, so that sampling hides nothing.
         shared_uniform: whether its masks are 1[u < θ_k] with the u of ``Context.uniform``, from which a broadcast can
             predict them.
+        secure: whether masks are summed in secret, so that the server learns their sum and no single one.
     """
 
     form: int
     threshold_form: int | None = None
     shared_randomness: bool = False
     shared_uniform: bool = False
+    secure: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,11 +197,8 @@ CODERS = Registry[CoderSpec]("codec")
 AGGREGATORS = Registry[AggregatorSpec]("aggregator")
 ENGINES = Registry[EngineSpec]("engine")
 _KINDS: dict[type[Spec], Registry[Any]] = {
-    MethodSpec: METHODS,
-    CoderSpec: CODERS,
-    AggregatorSpec: AGGREGATORS,
-    EngineSpec: ENGINES,
-}
+    MethodSpec: METHODS, CoderSpec: CODERS, AggregatorSpec: AGGREGATORS, EngineSpec: ENGINES
+}  # fmt: skip
 
 
 def register(spec: Spec) -> None:
@@ -240,11 +241,10 @@ def load_parts() -> None:
 
 
 def _imported(where: str, name: str) -> None:
-    module, path = name, Path(name).expanduser().resolve()
-    if name.endswith(".py"):
+    path = Path(name).expanduser().resolve()
+    if ours := name.endswith(".py"):
         sys.path.append(str(path.parent))  # so that worker processes find it too
-        module = path.stem
     try:
-        importlib.import_module(module)
+        importlib.import_module(path.stem if ours else name)
     except Exception as error:
         raise ConfigError(f"{where} = {name}: cannot be imported ({type(error).__name__}: {error})") from None

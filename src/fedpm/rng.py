@@ -1,7 +1,8 @@
 """Named random streams.
 
 Every draw comes from a stream named by (seed, purpose, round, client), so that results depend neither on
-the order in which clients run nor on the process that runs them. A name is hashed to a Philox key, and
+the order in which clients run nor on the process that runs them. (Those of clients may be secret instead:
+``SecretStreams``.) A name is hashed to a Philox key, and
 everything here is made of raw Philox words: NumPy keeps those stable, while the methods of its
 ``Generator`` may change between releases.
 """

@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from benchmarks import drills, memory, server, step
+from benchmarks import drills, memory, secure_sum, server, step
 from benchmarks.__main__ import MEASUREMENTS, SCRIPTS, main
 from benchmarks.experiments import noise_experiment
 from benchmarks.research_code import ResearchNetwork, train_round
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_every_benchmark_is_listed_and_has_its_function(capsys: pytest.CaptureFixture[str]) -> None:
     modules = {path.stem for path in (ROOT / "benchmarks").glob("[a-z]*.py")}
-    assert modules - {"timing", "experiments", "research_code"} == {*MEASUREMENTS, *SCRIPTS}
+    assert modules - {"timing", "experiments", "research_code", "lies"} == {*MEASUREMENTS, *SCRIPTS}
     with pytest.raises(SystemExit, match="0"):
         main(["--help"])
     listing = capsys.readouterr().out
@@ -51,6 +51,7 @@ def test_an_unknown_name_is_one_sentence_and_exit_code_2() -> None:
     assert done.stderr == f"benchmarks: spet: there is no such benchmark; there are: {known}\n"
 
 
+@pytest.mark.slow
 def test_fuzzing_ends_with_its_counts(capsys: pytest.CaptureFixture[str]) -> None:
     main(["fuzz", "--mutations", "200", "--only", "model"])
     assert capsys.readouterr().out.startswith("200 damaged: ")
@@ -63,6 +64,7 @@ def test_cases_take_turns() -> None:
     assert all(value >= 0 for value in seconds.values())
 
 
+@pytest.mark.slow
 def test_a_masked_step_is_measured_beside_a_dense_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -77,6 +79,7 @@ def test_a_masked_step_is_measured_beside_a_dense_one(
     assert "CONV-4" in printed
 
 
+@pytest.mark.slow
 def test_the_servers_memory_does_not_grow_with_the_clients_of_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "COUNTS", (1, 4))
     few, many, sampling = server.run()
@@ -84,6 +87,14 @@ def test_the_servers_memory_does_not_grow_with_the_clients_of_a_round(monkeypatc
     assert sampling["seconds"] > 0
 
 
+def test_secure_sums_are_measured_and_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(secure_sum, "COUNTS", (10,))
+    whole, without_one = secure_sum.run(size=10_000)
+    assert whole["bpp up"] > without_one["bpp up"] > 0.9 * whole["bpp up"]
+    assert whole["client ms"] > 0
+
+
+@pytest.mark.slow
 def test_memory_of_a_run_is_read_after_every_round() -> None:
     row = memory.growth(4)
     assert row["quarter 4 MB"] > 50
@@ -94,6 +105,7 @@ def test_the_most_memory_of_a_round_is_that_of_its_own_process() -> None:
     assert 1e8 < memory.peak("CONV-4, 8×8") < 2e10
 
 
+@pytest.mark.slow
 def test_research_code_learns_masks_too() -> None:
     experiment = noise_experiment("CONV-4, 8×8", clients=2, steps=1)
     train = experiment.clients.train

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -15,7 +16,14 @@ import pytest
 from fedpm.study.definition import studies
 from tests.command import FEDPM, fedpm, wait_until
 
-SETTINGS = ["rounds=6", "model.name=conv4-slim", "clients.total=4", "local.epochs=1", "data.train_examples=200"]
+SETTINGS = [
+    "rounds=6",
+    "keep=best",
+    "model.name=conv4-slim",
+    "clients.total=4",
+    "local.epochs=1",
+    "data.train_examples=200",
+]
 QUICK = ["--preset", "quickstart", *(part for setting in SETTINGS for part in ("--set", setting))]
 
 
@@ -114,6 +122,23 @@ def test_a_full_disk_is_one_sentence_and_loses_nothing(undisturbed: Path, tmp_pa
     assert (out / "model.fedpm").read_bytes() == (undisturbed / "model.fedpm").read_bytes()
 
 
+@pytest.mark.slow
+def test_a_run_goes_on_longer(undisturbed: Path, tmp_path: Path) -> None:
+    out, sets = tmp_path / "longer", ["--set", "rounds=1"]
+    assert fedpm("run", *QUICK, *sets, "--workers", "1", "--out", out).code == 0
+    refused = fedpm("run", "--resume", out, "--set", "local.epochs=2")
+    assert refused.code == 2
+    assert refused.stderr.startswith("fedpm: local.epochs: a run goes on with the settings it began with")
+    done = fedpm("run", "--resume", out, "--set", "rounds=6", "--workers", "1")
+    assert done.code == 0, done.stderr
+    assert "round 2/6  accuracy" in done.stdout
+    assert re.search(r"after (\d of )?6 rounds in", done.stdout)
+    assert (out / "model.fedpm").read_bytes() == (undisturbed / "model.fedpm").read_bytes()
+    assert rounds_without_times(out) == rounds_without_times(undisturbed)
+    done = fedpm("run", "--resume", out, "--set", "rounds=3")
+    assert (done.code, done.stderr) == (2, "fedpm: rounds = 3: this run has done 6 already; give at least 6\n")
+
+
 def test_all_config_errors_at_once_and_exit_code_two() -> None:
     done = fedpm("run", "--set", "clients.sampled=20", "--set", "clients.total=10", "--set", "nonsense=1")
     assert done.code == 2
@@ -127,13 +152,14 @@ def test_all_config_errors_at_once_and_exit_code_two() -> None:
         (["run", "--preset", "x"], 2, "no such preset"),
         (["run", "--preset", "quickstart", "--config", "c.toml"], 2, "give only one"),
         (["run", "--resume", "nowhere"], 1, "not a run folder"),
-        (["run", "--resume", "nowhere", "--set", "rounds=3"], 2, "give no option beside it"),
+        (["run", "--resume", "nowhere", "--device", "cpu"], 2, "give nothing beside it but --workers"),
+        (["run", "--resume", "nowhere", "--set", "rounds"], 2, "--set rounds: should be KEY=VALUE"),
         (["run", "--device", "cuda:77"], 2, "device = 'cuda:77'"),
         (["run", "--workers", "none"], 2, "workers = 'none'"),
         (["run", "--out", "/dev/null/x"], 1, "Not a directory; nothing was begun"),
         (["model", "inspect", "missing.fedpm"], 1, "cannot read this file"),
         (["model", "export", "missing.fedpm"], 2, "give one of --onnx OUT and --torch OUT"),
-        (["study", "run", "nonsense"], 2, "there is no such study; there are: coders, gamma"),
+        (["study", "run", "nonsense"], 2, "there is no such study; there are: coders, effort"),
         (["study", "run", "iid-digits", "--set", "rounds=0"], 2, "rounds = 0"),
         (["report", "nowhere"], 1, "nowhere: neither a run folder nor a study's"),
     ],
@@ -145,13 +171,7 @@ def test_wrong_usage_is_one_clear_sentence(arguments: list[str], code: int, word
     assert words in done.stderr
 
 
-def test_help_names_presets_and_every_key() -> None:
-    done = fedpm("run", "--help")
-    assert done.code == 0
-    for word in ("quickstart", "clients.rho", "aggregation.reset_every", "--resume"):
-        assert word in done.stdout
-
-
+@pytest.mark.slow
 def test_studies_are_listed_with_their_size() -> None:
     lines = {line.split()[0]: line for line in fedpm("study", "list").stdout.splitlines()}
     assert set(studies()) < set(lines)

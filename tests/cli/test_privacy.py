@@ -11,6 +11,7 @@ from tests.command import fedpm
 PRIVATE = ["--set", "privacy.unit=example", "--set", "privacy.epsilon=8"]
 
 
+@pytest.mark.slow
 def test_a_curve_is_written_once(tmp_path: Path) -> None:
     arguments = ("privacy", "curve", "--epsilon", "1,9", "--repetitions", "3", "--out", "curve")
     done = fedpm(*arguments, cwd=tmp_path)
@@ -24,6 +25,7 @@ def test_a_curve_is_written_once(tmp_path: Path) -> None:
     assert "holds a curve already" in again.stderr
 
 
+@pytest.mark.slow
 def test_an_account_before_any_training(tmp_path: Path) -> None:
     done = fedpm("privacy", "account", *PRIVATE, "--set", "rounds=4", "--out", "account.json", cwd=tmp_path)
     assert done.code == 0, done.stderr

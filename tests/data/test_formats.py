@@ -127,6 +127,7 @@ def test_emnist_is_read_out_of_its_archive(tmp_path: Path) -> None:
     assert len(DATASETS["emnist"](tmp_path).train) == 94
 
 
+@pytest.mark.slow
 @needs_shared
 def test_shared_emnist_loads_under_a_name_that_says_what_it_is() -> None:
     data = DATASETS["emnist"](SHARED)
@@ -136,6 +137,7 @@ def test_shared_emnist_loads_under_a_name_that_says_what_it_is() -> None:
     assert np.bincount(data.test.y).tolist() == [400] * 47
 
 
+@pytest.mark.slow
 @needs_shared
 def test_shared_cifar100_subset_loads_through_the_same_reader() -> None:
     data = DATASETS["cifar100"](SHARED)
@@ -190,7 +192,7 @@ def test_own_folder_never_loads_objects(tmp_path: Path) -> None:
         (lambda f: np.save(f / "train_y.npy", np.full(20, -1)), "integers from 0"),
         (lambda f: np.save(f / "train_x.npy", np.array(["a"] * 20)), "inputs should be an array of numbers"),
         (lambda f: np.save(f / "train_x.npy", np.float32(1)), "inputs should be an array of numbers"),
-        (lambda f: np.save(f / "train_y.npy", np.int64(1)), "labels should be a row"),
+        (lambda f: np.save(f / "train_y.npy", np.int64(1)), "labels should be integers from 0"),
         (lambda f: np.save(f / "test_x.npy", np.zeros((10, 1, 9, 9))), "they should agree"),
         (lambda f: (f / "classes.txt").write_text("only\n"), "1 classes are named"),
     ],

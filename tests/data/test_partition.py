@@ -53,6 +53,7 @@ def test_iid_uses_every_example_once_in_equal_parts(problem: tuple[np.ndarray, i
     assert max(sizes) - min(sizes) <= 1
 
 
+@pytest.mark.slow
 @given(problems(), SEEDS, st.integers(1, 9))
 @settings(max_examples=60, deadline=None)
 def test_classes_bound_is_hard_and_every_example_is_used(problem: tuple[np.ndarray, int], seed: int, most: int) -> None:
@@ -90,6 +91,7 @@ def test_sizes_follow_j_within_two_examples(clients: int, most: int) -> None:
         assert np.abs(sizes - shares(clients, seed, len(labels))).max() < 2
 
 
+@pytest.mark.slow
 def test_sizes_follow_j_nearly_when_slots_are_scarce() -> None:
     # 10 clients of 2 classes: 20 slots, of which any table that moves examples between all clients needs 19
     labels = balanced(10, 5000)
@@ -154,6 +156,7 @@ def test_impossible_alpha_is_an_error(alpha: float) -> None:
         by_dirichlet(balanced(2, 10), 2, 0, alpha)
 
 
+@pytest.mark.slow
 def test_ten_thousand_clients_each_get_examples() -> None:
     labels = np.random.default_rng(0).integers(0, 10, 60_000)
     ways: list[tuple[str, dict[str, Any]]] = [

@@ -4,17 +4,21 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from fedpm import children
 from fedpm.data.datasets import Dataset, Shard
-from fedpm.engines.base import Clients, Task
-from fedpm.engines.inprocess import Sequential, Workers, replied
+from fedpm.engines import inprocess
+from fedpm.engines.base import Clients, Start, Task
+from fedpm.engines.inprocess import Growing, Sequential, Workers, replied
 from fedpm.errors import EngineError, FedPMError
 from fedpm.experiment.build import build
 from fedpm.methods.base import ClientResult
@@ -24,8 +28,9 @@ from tests.marked import marked
 
 
 @pytest.mark.slow
-def test_worker_processes_give_the_replies_of_a_single_one(data: Dataset) -> None:
-    experiment = build(small_config(), net=small_net(), data=data)
+@pytest.mark.parametrize("weights", ["random", "given"])
+def test_worker_processes_give_the_replies_of_a_single_one(data: Dataset, weights: str) -> None:
+    experiment = build(small_config(model={"weights": weights}), net=small_net(), data=data)
     broadcast = experiment.method.broadcast(experiment.method.init()).payload
     workers = Workers(experiment.clients, 2)
     try:
@@ -49,13 +54,17 @@ class UnsentError(Exception):
 class Misbehaving:
     """An algorithm whose broadcast says how its clients fail."""
 
-    modes: tuple[str, ...] = field(default=())
+    modes: tuple[object, ...] = field(default=())
 
     def client_update(self, broadcast: bytes, shard: Shard, rng: Streams, memory: bytes) -> ClientResult:
         if broadcast == b"dies":
             os.kill(os.getpid(), signal.SIGKILL)
         if broadcast == b"hangs":
             time.sleep(600)
+        if broadcast == b"computes":
+            end = time.process_time() + 2
+            while time.process_time() < end:
+                pass
         if broadcast == b"raises":
             raise FedPMError("no luck")
         if broadcast == b"lacks a file":
@@ -69,11 +78,15 @@ LARGE = bytes(10**6)
 """More than a pipe holds."""
 
 
-@pytest.fixture(scope="module")
-def workers() -> Iterator[Workers]:
+def misbehaving(method: Misbehaving | None = None) -> Clients:
     train = Shard(np.zeros((3, 1), np.float32), np.zeros(3, np.int64))
     parts = [np.array([i]) for i in range(3)]
-    started = Workers(Clients(Misbehaving(), train, parts, Streams(0), 1), 2)  # type: ignore[arg-type]
+    return Clients(method or Misbehaving(), train, parts, Streams(0), 1)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[Workers]:
+    started = Workers(misbehaving(), 2)
     pids = [worker.process.pid for worker in started._workers]
     yield started
     started.close()
@@ -97,6 +110,95 @@ def test_an_error_of_a_client_reaches_the_caller(
     assert list(workers.run(2, [Task(1, LARGE)])) == [replied(Task(1, LARGE), ClientResult(LARGE))]
 
 
+@contextmanager
+def no_hang(workers: Workers) -> Iterator[None]:
+    """Let a test fail, rather than hang, if a worker blocks it."""
+    timer = threading.Timer(60, lambda: workers.close())
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="nobody can stop a process here")
+def test_a_worker_that_was_stopped_is_continued(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(children, "TICK", 0.1)  # from the second look on
+    for worker in workers._workers:
+        assert worker.process.pid is not None
+        os.kill(worker.process.pid, signal.SIGSTOP)
+    tasks = [Task(client, LARGE) for client in range(3)]
+    with no_hang(workers):
+        assert list(workers.run(2, tasks)) == [replied(task, ClientResult(LARGE)) for task in tasks]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nobody tells how much a process computed")
+def test_a_worker_that_does_nothing_is_given_up_and_one_that_computes_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(children, "TICK", 0.1)
+    workers = Workers(misbehaving(), 1)
+    [worker] = workers._workers
+    assert worker._patience == 600
+    worker._patience = 1.0
+    time.sleep(1.5)  # one that owes nothing may rest
+    with no_hang(workers):
+        assert len(list(workers.run(1, [Task(0, b"computes")]))) == 1
+        replies = workers.run(1, [Task(0, LARGE), Task(1, LARGE)])
+        assert next(replies).client == 0
+        time.sleep(2)  # meanwhile the second reply waits to be read
+        assert next(replies).client == 1
+        with pytest.raises(EngineError, match=f"process {worker.process.pid} did nothing for 1 s .*resume"):
+            list(workers.run(2, [Task(0, b"hangs")]))
+
+
+class Fatal:
+    """Ends the process that makes it."""
+
+    def __reduce__(self) -> tuple[object, tuple[int]]:
+        return os._exit, (3,)
+
+
+@pytest.mark.slow
+def test_workers_that_die_at_the_start_end_the_run() -> None:
+    with pytest.raises(EngineError, match=r"could not start \(its process ended with code 3\)"):
+        Workers(misbehaving(Misbehaving((Fatal(),))), 2)
+
+
+@pytest.mark.slow
+def test_workers_start_once_they_are_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks = [Task(client, bytes([client])) for client in range(3)]
+    expected = [replied(task, ClientResult(task.broadcast)) for task in tasks]
+    engine = inprocess.start(misbehaving(), Start(clients=3, per_round=3, rounds=2, workers=2, at_leisure=True))
+    assert isinstance(engine, Growing)
+    try:
+        assert list(engine.run(1, tasks)) == expected
+        assert engine._workers is None
+        monkeypatch.setattr(inprocess, "START", 0.0)
+        assert list(engine.run(2, tasks)) == expected
+        assert engine._workers is not None
+        pids = [worker.process.pid for worker in engine._workers._workers]
+    finally:
+        engine.close()
+    assert len(pids) == 2
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+class Ready:
+    """A client between two stages that has nothing to do."""
+
+    def answer(self, message: bytes) -> ClientResult:
+        return ClientResult(message[::-1])
+
+
+def test_later_stages_say_nothing_about_what_workers_are_worth() -> None:
+    engine = Growing(misbehaving(), Start(clients=3, per_round=1, rounds=1, workers=2, at_leisure=True))
+    engine._quickest = 5.0
+    task = Task(0, b"ab", stage=1, waiting=Ready())
+    assert list(engine.run(1, [task])) == [replied(task, ClientResult(b"ba"))]
+    assert engine._quickest == 5.0
+
+
 @pytest.mark.slow
 def test_a_worker_that_dies_is_an_error_and_no_hang(workers: Workers) -> None:
     tasks = [Task(0, LARGE), Task(1, b"dies"), Task(2, LARGE)]
@@ -106,14 +208,16 @@ def test_a_worker_that_dies_is_an_error_and_no_hang(workers: Workers) -> None:
 
 @pytest.mark.slow
 def test_a_round_that_is_broken_off_leaves_no_worker_behind() -> None:
-    train = Shard(np.zeros((3, 1), np.float32), np.zeros(3, np.int64))
-    engine = Workers(Clients(Misbehaving(), train, [np.array([0])] * 2, Streams(0), 1), 2)  # type: ignore[arg-type]
+    engine = Workers(misbehaving(), 2)
     pids = [worker.process.pid for worker in engine._workers]
     replies = engine.run(1, [Task(0, b"is well"), Task(1, b"hangs")])
     assert next(replies).answer == ClientResult(b"is well")
     del replies
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
+
+WITH_TESTS = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+"""The environment of a process that imports what this one does."""
 
 RUN = """
 import sys
@@ -129,7 +233,7 @@ if __name__ == "__main__":
 @pytest.mark.slow
 def test_two_quick_interrupts_end_a_run_and_its_workers(tmp_path: Path) -> None:
     (tmp_path / "run.py").write_text(RUN)
-    environment = {**os.environ, "MARK": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[2])}
+    environment = {**WITH_TESTS, "MARK": str(tmp_path)}
     with subprocess.Popen(
         [sys.executable, str(tmp_path / "run.py")], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env=environment, process_group=0,
@@ -151,6 +255,42 @@ def test_a_network_that_cannot_be_sent_to_workers_is_refused() -> None:
     class Local(Misbehaving):  # a class of a function cannot be imported elsewhere
         pass
 
-    train = Shard(np.zeros((3, 1), np.float32), np.zeros(3, np.int64))
     with pytest.raises(EngineError, match="worker processes could not start"):
-        Workers(Clients(Local(), train, [], Streams(0), 1), 2)  # type: ignore[arg-type]
+        Workers(misbehaving(Local()), 2)
+
+
+SCRIPT = """
+import fedpm
+from tests.conftest import small_config, small_net
+
+{definition}
+print("top level", flush=True)
+result = fedpm.run(small_config(workers=2, rounds=1), net={net}())
+print("done", fedpm.run(small_config(workers=1, rounds=1), net={net}()).file == result.file)
+"""
+OWN = """
+class Own(type(small_net())):
+    pass
+
+def make():
+    return Own(*small_net())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("piped", "own"), [(False, True), (True, False), (True, True)])
+def test_a_script_needs_no_guard(tmp_path: Path, piped: bool, own: bool) -> None:
+    script = SCRIPT.format(definition=OWN if own else "", net="make" if own else "small_net")
+    (tmp_path / "script.py").write_text(script)
+    done = subprocess.run(
+        [sys.executable, *([] if piped else ["script.py"])], input=script if piped else "", capture_output=True,
+        text=True, cwd=tmp_path, timeout=120, env=WITH_TESTS,
+    )  # fmt: skip
+    if own and piped:  # a network that nobody can import
+        assert done.returncode == 1
+        assert done.stderr.count("Traceback") == 1
+        assert "Can't get attribute 'Own'" in done.stderr.splitlines()[-1]
+        assert done.stderr.splitlines()[-1].endswith("or use workers=1")
+    else:
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout == "top level\n" * (3 if own else 1) + "done True\n"

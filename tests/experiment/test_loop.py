@@ -11,12 +11,11 @@ from torch import nn
 import fedpm
 from fedpm.config import Config, load
 from fedpm.data.datasets import Dataset
-from fedpm.engines.base import Clients, Fault, Reply, Task
+from fedpm.engines.base import Clients, Engine, Fault, Reply, Task
 from fedpm.engines.inprocess import Sequential
 from fedpm.errors import ArtifactError, ConfigError, DataError
 from fedpm.experiment.build import Experiment, build
 from fedpm.experiment.folder import RunFolder
-from fedpm.experiment.record import RoundRecord
 from fedpm.experiment.round import Exchange
 from fedpm.methods.base import ClientResult
 from fedpm.methods.mask.downlink import Form
@@ -28,6 +27,7 @@ def without_times(folder: Path) -> list[dict[str, object]]:
     return [{key: value for key, value in record.items() if key != "seconds"} for record in records]
 
 
+@pytest.mark.slow
 def test_a_run_learns(data: Dataset) -> None:
     config = small_config(rounds=8, local={"epochs": 8}, data={})
     result = fedpm.run(config, net=small_net(), data=data)
@@ -54,7 +54,7 @@ def test_run_folder_holds_what_the_design_promises(small_run: tuple[Path, fedpm.
 
 
 class Tapped(Sequential):
-    """An engine that notes what passes."""
+    """An engine that notes what passes in a round, in all its stages."""
 
     def __init__(self, clients: Clients) -> None:
         super().__init__(clients)
@@ -64,8 +64,10 @@ class Tapped(Sequential):
 
     def run(self, round: int, tasks: Sequence[Task]) -> Iterator[Reply]:
         self.tasks.append(tasks)
-        self.down.append(sum(len(task.broadcast) for task in tasks))
-        self.up.append(0)
+        if not tasks[0].stage:
+            self.down.append(0)
+            self.up.append(0)
+        self.down[-1] += sum(len(task.broadcast) for task in tasks)
         for reply in super().run(round, tasks):
             assert isinstance(reply.answer, ClientResult)
             self.up[-1] += len(reply.answer.payload)
@@ -173,8 +175,8 @@ def test_an_interrupted_run_resumes_to_the_same_bytes(
 ) -> None:
     out = tmp_path / "run"
 
-    def stop(record: RoundRecord) -> None:
-        if record["round"] == stop_after:
+    def stop(round: fedpm.Round) -> None:
+        if round["round"] == stop_after:
             raise KeyboardInterrupt
 
     if stop_after == 0:
@@ -190,10 +192,14 @@ def test_an_interrupted_run_resumes_to_the_same_bytes(
     assert without_times(out) == without_times(small_run[0])
 
 
-def test_resuming_a_finished_run_changes_nothing(data: Dataset, tmp_path: Path) -> None:
+def no_engine(experiment: Experiment) -> Engine:
+    raise AssertionError("there was nothing to run")
+
+
+def test_resuming_a_finished_run_changes_and_starts_nothing(data: Dataset, tmp_path: Path) -> None:
     fedpm.run(small_config(rounds=1), net=small_net(), data=data, out=tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
-    fedpm.resume(tmp_path, net=small_net(), data=data)
+    fedpm.resume(tmp_path, net=small_net(), data=data, start=no_engine)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
 
 
@@ -213,7 +219,9 @@ def test_resume_refuses_what_does_not_belong(tmp_path: Path, data: Dataset) -> N
         fedpm.resume(out, net=nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), data=data)
     state = out / "checkpoint" / "state.safetensors"
     with RunFolder.open(out) as folder:
-        origin = replace(build(small_config(rounds=1), net=small_net(), data=data).origin(), round=1)
+        origin = build(small_config(rounds=1), net=small_net(), data=data).origin()
+        folder.load_state(origin)
+        origin = replace(origin, round=1)
         folder.save_state({"ones": np.zeros(3, np.uint32)}, origin)
     with pytest.raises(ArtifactError, match="of another version of fedpm or of another method"):
         fedpm.resume(out, net=small_net(), data=data)
@@ -230,7 +238,7 @@ def test_a_folder_in_use_is_refused(data: Dataset, tmp_path: Path) -> None:
 
 
 def test_a_run_that_failed_leaves_no_lock_while_its_exception_lives(data: Dataset, tmp_path: Path) -> None:
-    def fail(record: RoundRecord) -> None:
+    def fail(round: fedpm.Round) -> None:
         raise RuntimeError("as in a notebook, which keeps the exception and all its frames")
 
     with pytest.raises(RuntimeError) as kept:
@@ -300,8 +308,10 @@ def test_bad_data_is_refused(data: Dataset) -> None:
     x, y = data.train.x[:10], data.train.y[:10]
     with pytest.raises(DataError, match="10 inputs and 9 labels"):
         fedpm.dataset((x, y[:9]), (x, y))
-    with pytest.raises(DataError, match="row of integers"):
+    with pytest.raises(DataError, match="labels are integers, and those of train numbers"):
         fedpm.dataset((x, y.astype(float)), (x, y))
+    with pytest.raises(DataError, match="train: labels should be integers from 0"):
+        fedpm.dataset((x, y.astype(complex)), (x, y))
     with pytest.raises(DataError, match="NaN"):
         fedpm.dataset((x * np.float32("nan"), y), (x, y))
     with pytest.raises(DataError, match="only 270 training examples"):

@@ -10,7 +10,6 @@ import pytest
 
 import fedpm
 from fedpm.data.datasets import Dataset
-from fedpm.errors import ConfigError
 from fedpm.experiment.folder import RunFolder
 from fedpm.experiment.record import RoundRecord, Summary
 from tests.conftest import small_config, small_net
@@ -56,8 +55,8 @@ def test_tensorboard_events_read_back_also_after_a_resume(data: Dataset, tmp_pat
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     out = tmp_path / "run"
 
-    def stop(record: RoundRecord) -> None:
-        if record["round"] == 2:
+    def stop(round: fedpm.Round) -> None:
+        if round["round"] == 2:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -67,15 +66,15 @@ def test_tensorboard_events_read_back_also_after_a_resume(data: Dataset, tmp_pat
     for key in ("accuracy", "uplink_bpp", "train_loss"):
         seen = [(event.step, event.value) for event in events.Scalars(key)]
         assert seen == [(r["round"], pytest.approx(r[key], rel=1e-6)) for r in result.rounds]
+    names = [f"theta/{layer['name']}" for layer in result.summary["layers"]]
+    assert [tag for tag in events.Tags()["scalars"] if tag.startswith("theta/")] == names
+    for place, name in enumerate(names):
+        means = [event.value for event in events.Scalars(name)]
+        assert means == [pytest.approx(r["theta_layers"][place], rel=1e-6) for r in result.rounds]
     for event, record in zip(events.Histograms("theta"), result.rounds, strict=True):
         assert event.step == record["round"]
         assert [int(count) for count in event.histogram_value.bucket] == record["theta_histogram"]
     assert RunFolder(out).records() == result.rounds
-
-
-def test_tensorboard_needs_a_folder(data: Dataset) -> None:
-    with pytest.raises(ConfigError, match="writes into the run folder: give one"):
-        fedpm.run(small_config(tensorboard=True), net=small_net(), data=data)
 
 
 def test_every_field_is_in_the_documentation_and_none_is_written_beyond_it(

@@ -14,10 +14,12 @@ from fedpm.engines.inprocess import Sequential
 from fedpm.errors import WireError
 from fedpm.experiment.build import Experiment
 from fedpm.methods.base import ClientResult
-from fedpm.methods.statistics import LARGEST, NormStatistics, check_statistics
+from fedpm.methods.statistics import LARGEST, Floats, check_statistics
 from fedpm.model.masking import MaskedNetwork
 from fedpm.wire.message import Message
 from tests.conftest import small_config
+from tests.fuzzing import advance
+from tests.makers import make_fedpm, upload
 
 
 def normed() -> nn.Module:
@@ -37,7 +39,8 @@ class Lying(Sequential):
     def changed(self, reply: Reply) -> Reply:
         assert isinstance(reply.answer, ClientResult)
         message = Message.from_bytes(reply.answer.payload)
-        forged = Message(**{**vars(message), "stats": np.full_like(message.stats, self.lie)}).to_bytes()
+        lies = np.full(self._clients.method.network.stats_size, self.lie, np.float32)
+        forged = Message(**{**vars(message), "stats": lies, "floats": b""}).to_bytes()
         return Reply(reply.client, ClientResult(forged), reply.sent, len(forged))
 
 
@@ -50,6 +53,7 @@ def run(config: Config, data: Dataset, lie: float) -> fedpm.Result:
     return fedpm.run(config, net=normed(), data=data, start=start)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["fedpm", "fedavg"])
 def test_a_lie_about_statistics_is_refused_or_outvoted(algorithm: str, data: Dataset) -> None:
     config = small_config(rounds=3, data={}, local={"epochs": 3}, algorithm=algorithm)
@@ -74,8 +78,27 @@ def test_what_no_training_gives_is_refused() -> None:
     check_statistics(network, good)
 
 
-def test_the_median_counts() -> None:
-    statistics = NormStatistics()
-    for row in ([1.0, 5.0], [2.0, 6.0], [1e5, -1e5]):
-        statistics.add(np.array(row, np.float32))
-    assert statistics.median().tolist() == [2.0, 5.0]
+def test_the_median_of_statistics_and_the_mean_of_trained_floats_count() -> None:
+    network = MaskedNetwork(nn.Sequential(nn.Linear(1, 1), nn.BatchNorm1d(1)))
+    assert list(network.stats) == ["1.running_mean", "1.running_var", "1.weight", "1.bias"]
+    floats = Floats(network)
+    for row in ([1.0, 5.0, 1.0, 0.0], [2.0, 6.0, 2.0, 0.0], [1e5, -1e5, 6.0, 3.0]):
+        floats.add(np.array(row, np.float32))
+    assert floats.aggregate().tolist() == [2.0, 5.0, 3.0, 1.0]
+
+
+def test_clients_hold_the_server_s_own_floats_for_a_fraction_of_the_bytes() -> None:
+    method = make_fedpm(normed(), reset_every=3)
+    states, past = [method.init()], [method.broadcast(method.init()).payload]
+    for _ in range(3):
+        states.append(advance(method, states[-1], 3))
+        past.append(method.broadcast(states[-1]).payload)
+    brief = method.broadcast(states[-1], since=states[-1].round).payload
+    sent = upload(method, states[-1], 2)
+    for payload, round, memory in ((past[-1], 4, b""), (brief, 4, past[-2])):
+        assert np.array_equal(method.reader.read(payload, round, memory).stats, states[-1].stats)
+    for payload in (brief, sent):
+        assert 0 < len(Message.from_bytes(payload).floats) < method.network.stats_size
+    decoded = method.decode(states[-1], 2, sent).stats
+    wanted = np.arange(method.network.stats_size)
+    assert np.abs(decoded - wanted).max() < 0.05 * wanted.max()

@@ -96,22 +96,6 @@ def test_norm_statistics_travel_as_one_vector() -> None:
     assert module.get_buffer("1.running_var").tolist() == [3, 4, 5]
 
 
-@pytest.mark.parametrize(
-    ("net", "name"),
-    [
-        (nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2)), "1.weight (LayerNorm), 1.bias (LayerNorm)"),
-        (nn.Sequential(nn.BatchNorm1d(2)), "0.weight (BatchNorm1d)"),
-        (nn.MultiheadAttention(4, 2), "in_proj_weight (MultiheadAttention)"),
-        (nn.Embedding(4, 2, max_norm=1.0), "weight (Embedding)"),
-        (nn.Sequential(nn.LazyLinear(4)), "0.weight (LazyLinear)"),
-    ],
-)
-def test_a_parameter_that_cannot_be_masked_is_refused_by_name(net: nn.Module, name: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        MaskedNetwork(net)
-    assert name in str(error.value)
-
-
 def test_a_parameter_is_left_frozen_if_the_caller_says_so() -> None:
     net = nn.Sequential(nn.Linear(2, 3), nn.LayerNorm(3))
     nn.init.constant_(net.get_parameter("1.weight"), 1.5)

@@ -1,5 +1,6 @@
 """Private runs from end to end: budget, refusals, what is written."""
 
+import shutil
 import sys
 from collections import Counter
 from pathlib import Path
@@ -15,13 +16,14 @@ from fedpm.data.datasets import Dataset
 from fedpm.data.participation import Participation
 from fedpm.errors import ConfigError
 from fedpm.experiment.build import build
-from fedpm.experiment.record import RoundRecord
 from fedpm.experiment.settle import guarantee_of, settle
 from fedpm.model.file import Model
 from fedpm.privacy.accounting import Cost, clip_for, noise_for
 from tests.conftest import small_config, small_net
 
 EXAMPLE = {"unit": "example", "epsilon": 8.0}
+
+pytestmark = pytest.mark.slow
 
 
 def run(data: Dataset, **settings: object) -> fedpm.Result:
@@ -74,8 +76,8 @@ def test_training_stops_before_the_budget_is_exceeded(data: Dataset) -> None:
 def test_a_resumed_run_remembers_what_was_spent(data: Dataset, tmp_path: Path) -> None:
     settings = small_config(rounds=9, privacy={**EXAMPLE, "noise": 2.0})
 
-    def stop(record: RoundRecord) -> None:
-        if record["round"] == 2:
+    def stop(round: fedpm.Round) -> None:
+        if round["round"] == 2:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -84,6 +86,15 @@ def test_a_resumed_run_remembers_what_was_spent(data: Dataset, tmp_path: Path) -
     straight = fedpm.run(settings, net=small_net(), data=data)
     assert resumed.file.to_bytes() == straight.file.to_bytes()
     assert [r["epsilon"] for r in resumed.rounds] == [r["epsilon"] for r in straight.rounds]
+
+
+def test_a_private_run_goes_on_no_longer_than_its_budget(
+    private_run: tuple[Path, fedpm.Result], data: Dataset, tmp_path: Path
+) -> None:
+    out = shutil.copytree(private_run[0], tmp_path / "run")
+    longer = fedpm.resume(out, rounds=9, net=small_net(), data=data)  # the noise is that of three rounds
+    assert (longer.summary["ended"], longer.summary["rounds"]) == ("budget", 3)
+    assert longer.summary["privacy"] == private_run[1].summary["privacy"]
 
 
 def test_only_rounds_that_a_client_takes_part_in_count_and_the_worst_client_decides(data: Dataset) -> None:
@@ -118,7 +129,7 @@ def test_without_privacy_nothing_is_said(small_run: tuple[Path, fedpm.Result]) -
     folder, result = small_run
     assert "privacy" not in result.summary
     assert "epsilon" not in result.rounds[0]
-    assert "privacy" not in settings_of(load(folder / "config.toml"))
+    assert settings_of(load(folder / "config.toml"))["privacy"] == {"secret": False}
 
 
 @pytest.mark.parametrize(
@@ -158,8 +169,8 @@ class Centred(nn.Module):
 @pytest.mark.parametrize(
     ("layer", "unit", "reason"),
     [
-        (nn.BatchNorm1d(32, affine=False), "example", "statistics of the norm layers (2.running_mean"),
-        (nn.BatchNorm1d(32, affine=False), "client", "statistics of the norm layers (2.running_mean"),
+        (nn.BatchNorm1d(32, affine=False), "example", "what travels as floats (2.running_mean"),
+        (nn.BatchNorm1d(32, affine=False), "client", "what travels as floats (2.running_mean"),
         (Centred(), "example", "changes with the others in its batch"),
     ],
 )

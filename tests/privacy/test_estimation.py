@@ -10,6 +10,7 @@ from fedpm.privacy.figure import draw, picture
 MANY = Estimation(clients=1000, repetitions=40)
 
 
+@pytest.mark.slow
 def test_errors_without_noise_are_those_of_sampling() -> None:
     """E‖m̄ − θ̄‖² = Σ θ(1 − θ)/N, and E[θ(1 − θ)] = 0.22 for θ uniform on [0.2, 0.8]."""
     (row,) = Estimation(repetitions=400).curve([5.0])
@@ -55,6 +56,7 @@ def test_all_wrong_settings_are_named() -> None:
         Estimation().curve([-1.0])
 
 
+@pytest.mark.slow
 def test_the_picture_shows_every_curve() -> None:
     rows = Estimation(repetitions=3).curve([1.0, 10.0])
     figure = draw(rows, "a title")

@@ -136,6 +136,7 @@ def test_the_whole_release_costs_what_is_said(sigma: float) -> None:
     assert said < 0.5 * gaussian_epsilon(sigma, 1e-4, far), "far below what the noise alone gives"
 
 
+@pytest.mark.slow
 @given(ORDERS, PROBABILITIES, PROBABILITIES)
 def test_a_sample_of_moved_scores_keeps_the_bound(alpha: float, p: float, q: float) -> None:
     moved = abs(math.log(p / (1 - p)) - math.log(q / (1 - q)))

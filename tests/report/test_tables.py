@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedpm.errors import ArtifactError
-from fedpm.report.curves import apart
+from fedpm.report.curves import apart, fitted
 from fedpm.report.tables import Cell, Table, settings_table, tables
 from fedpm.study.results import collect
 
@@ -29,7 +29,7 @@ def test_tables_hold_our_figures_and_the_papers(studied: Path) -> None:
     assert overview["accuracy (paper)"] == "0.75 ± 0.01"
     assert overview["bpp up"] == f"{ours['fedpm']['uplink_bpp']:.3f}"
     sent = ours["fedpm"]["uplink_bytes"] + ours["fedpm"]["downlink_bytes"]
-    assert overview["MB"] == f"{sent / 1e6:.1f}"
+    assert overview["MB"] == f"{sent / 1e6:.3g}"
 
 
 def test_latex_escapes_what_latex_would_read() -> None:
@@ -78,6 +78,14 @@ def test_what_does_not_belong_to_a_study_is_left_out(studied: Path, tmp_path: Pa
 def test_a_folder_without_runs_is_told(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="neither a run folder nor a study's"):
         collect([tmp_path])
+
+
+def test_titles_of_panels_are_broken_to_their_width() -> None:
+    long = "data.classes_per_client = 2, clients.total = 100, local.epochs = 3"
+    (title, short) = fitted([long, "a"], 2.6)
+    assert title.split() == long.split()
+    assert max(len(line) for line in title.splitlines()) <= 2.6 / 0.085
+    assert short == "a"
 
 
 def test_names_of_lines_keep_apart_and_stay_near() -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from fedpm.data.datasets import Dataset, Shard
@@ -56,6 +57,25 @@ def test_straight_through_gradient_follows_its_definition(gradient: str) -> None
     through_sample = theta if gradient == "theta" else torch.ones_like(theta)  # ∂m/∂θ
     torch.testing.assert_close(found, upstream * weights * through_sample * theta * (1 - theta))  # · ∂θ/∂s
     assert all(weight.grad is None for weight in sampled.weights.values())
+
+
+def test_the_expected_network_has_the_exact_gradient_of_its_scores(data: Dataset) -> None:
+    network = MaskedNetwork(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)))
+    scores = torch.randn(network.size, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    frozen, x, y = network.weights(0), torch.from_numpy(data.train.x[:8]).float(), torch.from_numpy(data.train.y[:8])
+    exact = F.cross_entropy(network.forward(network.views(scores.sigmoid() * frozen), {}, x), y)
+    exact.backward()
+    expected = SampledWeights(network, frozen, scores.detach().sigmoid(), "identity")
+    expected.expect()
+    F.cross_entropy(network.forward(expected.weights, {}, x), y).backward()
+    expected.backpropagate()
+    found = torch.cat([score.grad.flatten() for score in expected.scores.values() if score.grad is not None])
+    torch.testing.assert_close(found, scores.grad)
+
+
+def test_a_first_round_may_go_further() -> None:
+    local = Local(epochs=3, batch_size=64, lr=None, travel=6.0, most=0.5, first=1.6)
+    assert [local.rate(round, 150) for round in (1, 2, 3)] == [0.8, 0.5, 0.5]
 
 
 def test_batches_cover_the_shard_once_in_equal_parts() -> None:
@@ -161,6 +181,33 @@ def test_a_plain_gradient_step_is_what_sgd_does_at_the_rate_of_its_round(
     logits = masked.forward(masked.views(weights), {}, torch.from_numpy(shard.x))
     nn.functional.cross_entropy(logits, torch.from_numpy(shard.y)).backward()
     np.testing.assert_allclose(after, start - rate * weights.grad.numpy(), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("examples", "round", "rate"), [(640, 1, 3.0 / 20), (641, 1, 3.0 / 22), (60, 1, 0.5), (640, 3, 0.15 * 0.81)]
+)
+def test_a_rate_by_rule_is_the_travel_over_the_steps(examples: int, round: int, rate: float) -> None:
+    rule = Local(epochs=2, batch_size=64, lr=None, lr_decay=0.9, travel=3.0, most=0.5)
+    assert rule.rate(round, examples) == pytest.approx(rate)
+    assert Local(epochs=2, batch_size=64, lr=0.1).rate(round, examples) == 0.1
+    fading = Local(epochs=2, batch_size=64, lr=0.1, lr_fade=4.0)
+    assert [fading.rate(round, examples) for round in (1, 13)] == [0.1, 0.05]
+
+
+def test_logit_adjustment_spares_the_classes_that_a_client_lacks(data: Dataset) -> None:
+    masked = MaskedNetwork(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)))
+    shard = data.train.take(np.flatnonzero(data.train.y < 2))
+    bias = masked.size - 10  # of the layer's scores, those of the biases come last
+
+    def moved(adjustment: float) -> np.ndarray:
+        how = Local(1, len(shard), 0.5, optimiser="sgd", logit_adjustment=adjustment)
+        start, rng = np.zeros(masked.size, np.float32), Streams(0).at(1, 0)
+        return WeightTrainer(masked, how).train(start, stats=masked.initial_stats(), shard=shard, rng=rng).values[bias:]
+
+    plain, adjusted = moved(0.0), moved(1.0)
+    assert np.allclose(plain[2:], -0.05), "every class that is absent is pushed down"
+    assert (np.abs(adjusted[2:]) < 1e-4).all()
+    assert np.allclose(adjusted[:2], 0, atol=1e-3), "those that are there are as likely as they should be"
 
 
 def test_training_by_threshold_is_the_same_whatever_is_drawn(data: Dataset) -> None:

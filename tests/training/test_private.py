@@ -108,7 +108,7 @@ def test_memory_bounds_change_nothing_but_the_order_of_sums(data: Dataset, monke
 def test_every_step_moves_by_the_rate(data: Dataset) -> None:
     theta = trained(data, Private("example", 0.01, 50.0, 1.0)).astype(np.float64)
     moved = np.sqrt((np.log(theta / (1 - theta)) ** 2).mean())
-    assert moved == pytest.approx(HOW.lr * math.sqrt(2), rel=0.05), "two steps of almost pure noise"
+    assert moved == pytest.approx(HOW.rate(1, 1) * math.sqrt(2), rel=0.05), "two steps of almost pure noise"
 
 
 @pytest.mark.parametrize(("rate", "steps"), [(1.0, 3), (0.5, 6), (0.3, 9), (0.01, 300)])

@@ -29,6 +29,7 @@ def prediction(before: Theta, uniforms: list[np.ndarray]) -> Prediction:
     return result
 
 
+@pytest.mark.slow
 @given(st.integers(1, 600), st.integers(1, 12))
 def test_every_form_gives_the_counts_back(size: int, masks: int) -> None:
     added, before, uniforms = round_of(size, masks)

@@ -2,10 +2,13 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
+
+from fedpm.wire.masks import Mask
+from fedpm.wire.theta import Theta
 
 
 @dataclass(frozen=True)
@@ -29,3 +32,16 @@ class Aggregator(Protocol):
 
     def fold(self, vectors: Iterable[npt.NDArray[Any]], size: int, dtype: type[np.generic]) -> Folded:
         """Fold vectors of ``size`` numbers into one of type ``dtype``; of no vector, the count is 0."""
+
+
+@runtime_checkable
+class Screen(Protocol):
+    """An aggregator of masks that looks at all uploads of a round before it folds those that stay."""
+
+    def screen(self, masks: Iterable[Mask], theta: Theta) -> list[str]:
+        """Return for each mask why it is left out, or nothing if it stays; ``theta`` is what clients were sent."""
+
+
+def masks_only(rule: Aggregator) -> bool:
+    """Return whether a rule folds masks and nothing else."""
+    return getattr(rule, "masks_only", False) is True

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import exp
 from statistics import NormalDist
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 import numpy as np
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from fedpm.errors import ConfigError
 from fedpm.registry import Settings, setting
@@ -16,6 +16,8 @@ from fedpm.wire.theta import Counts, Theta
 
 MAX_TOTAL = 2**16
 """The most masks a posterior may be of; bounds what a decoder allocates."""
+UNIT = 4
+"""Of earlier counts so many quarters can be kept when masks arrive; if not all, a new mask counts for so many."""
 INITIAL_TOTAL = 2**16
 INITIAL_LEVELS = np.array(
     [round(INITIAL_TOTAL / (1 + exp(-NormalDist().inv_cdf((i + 0.5) / 256)))) for i in range(256)], np.uint32
@@ -38,21 +40,43 @@ class Posterior:
     learned: bool = True
 
     @classmethod
-    def initial(cls, seed: int, size: int, init: str = "kaiming") -> "Posterior":
-        """Return the θ that a seed implies before any training, in the form of a posterior."""
+    def initial(cls, seed: int, size: int, init: str = "kaiming", keep: float | None = None) -> "Posterior":
+        """Return the θ that a seed implies before any training, in the form of a posterior; or ``keep`` for all."""
+        if keep is not None:
+            return cls(np.full(size, round(keep * INITIAL_TOTAL), np.uint32), INITIAL_TOTAL, learned=False)
         levels = HALF if init == "half" else INITIAL_LEVELS
         return cls(levels[Streams(seed).uint8("initial scores", size)], INITIAL_TOTAL, learned=False)
 
-    def updated(self, ones: Counts, masks: int, *, lam0: int, reset: bool) -> "Posterior":
-        """Return the posterior after ``masks`` more masks with so many ones (eq. 3), from the prior if reset."""
-        if reset or not self.learned:
-            return Posterior(ones, masks, lam0)
-        return Posterior(self.ones + ones, self.total + masks, lam0)
+    def updated(self, ones: Counts, masks: int, *, lam0: int, reset: bool, kept: int = UNIT) -> "Posterior":
+        """Return the posterior after ``masks`` more masks with so many ones (eq. 3), from the prior if reset.
+
+        Of what was counted before, ``kept`` quarters remain, rounded down: newer masks then tell more than older ones.
+        """
+        new = np.uint32(_weight(kept)) * ones
+        old = np.uint32(0) if reset or not self.learned else self._kept(kept)
+        return Posterior(old + new, self.total_after(masks, reset=reset, kept=kept), lam0)
+
+    def total_after(self, masks: int, *, reset: bool, kept: int = UNIT) -> int:
+        """Return the total of ``updated``."""
+        return (0 if reset or not self.learned else self.total * kept // UNIT) + _weight(kept) * masks
+
+    def added(self, after: "Posterior", masks: int, *, kept: int = UNIT) -> Counts:
+        """Return the ones of the masks that led from this posterior to the one ``after``."""
+        reset = after.total == self.total_after(masks, reset=True, kept=kept)
+        new: Counts = after.ones if reset else after.ones - self._kept(kept)
+        return new // np.uint32(_weight(kept))
+
+    def _kept(self, kept: int) -> Counts:
+        return self.ones * np.uint32(kept) // np.uint32(UNIT) if kept < UNIT else self.ones
 
     @cached_property
     def theta(self) -> Theta:
         """The mode (α − 1)/(α + β − 2) (eq. 4); with λ0 = 1 it is ones/total, the plain mean."""
         return Theta(self.ones + np.uint32(self.lam0 - 1), self.total + 2 * (self.lam0 - 1))
+
+
+def _weight(kept: int) -> int:
+    return 1 if kept == UNIT else UNIT
 
 
 def reset_due(round: int, last: int, every: int) -> bool:
@@ -71,8 +95,15 @@ class AggregationSettings(Settings):
     reset_every: Literal["auto"] | int = setting(
         "auto", "rounds between resets of the prior, γ; auto: round(N/K); 1: plain mean"
     )
-    relay: bool = setting(
-        True, "let broadcasts pass the last uploads on where that is shorter: clients see one another's"
+    discount: Literal["auto"] | Annotated[float, Field(ge=0, lt=1, multiple_of=1 / UNIT)] = setting(
+        "auto",
+        "what is kept of earlier masks when a round ends, in place of resets: 0.25, 0.5 or 0.75; 0: all, and resets; "
+        "auto: FedPM 0.5 where not all clients take part",
+    )
+    relay: bool | Literal["auto"] = setting(
+        "auto",
+        "let broadcasts pass the last uploads on where that is shorter: clients see one another's; auto: true, unless "
+        "the coder hides them",
     )
 
     @model_validator(mode="after")
@@ -80,6 +111,17 @@ class AggregationSettings(Settings):
         if isinstance(self.reset_every, int) and self.reset_every < 1:
             raise ValueError(f"aggregation.reset_every = {self.reset_every} should be 'auto' or at least 1")
         return self
+
+
+def kept_quarters(discount: float, per_round: int) -> int:
+    """Return how many quarters of earlier counts are kept: all, unless they are discounted."""
+    kept = round(UNIT * discount) or UNIT
+    if kept < UNIT and per_round * UNIT * UNIT > MAX_TOTAL * (UNIT - kept):
+        raise ConfigError(
+            f"aggregation.discount = {discount} with {per_round} clients a round: a posterior should be of at most "
+            f"{MAX_TOTAL} counts; sample fewer clients, or set aggregation.discount = 0"
+        )
+    return kept
 
 
 def resets(every: int | str, clients: int, per_round: int) -> int:

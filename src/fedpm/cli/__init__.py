@@ -8,11 +8,13 @@ import typer
 
 from fedpm.cli import flower, model
 from fedpm.cli.data import app as data
+from fedpm.cli.keys import keys
+from fedpm.cli.parsing import Group, SettingsCommand
 from fedpm.cli.privacy import app as privacy
 from fedpm.cli.report import report
-from fedpm.cli.run import keys_help, run
+from fedpm.cli.run import choices_help, run
 from fedpm.cli.study import app as study
-from fedpm.errors import ConfigError, FedPMError
+from fedpm.errors import ConfigError, FedPMError, printable
 
 
 def _version(wanted: bool) -> None:
@@ -29,17 +31,18 @@ def options(
     """Federated learning at a fraction of a bit per parameter."""
 
 
-def command_line(*, keys: bool) -> typer.Typer:
-    """Return the program with all of its commands; with ``keys`` the help of ``run`` lists those of all parts."""
+def command_line(*, helping: bool) -> typer.Typer:
+    """Return the program with all of its commands; if ``helping``, the help of ``run`` names all parts."""
     app = typer.Typer(
         name="fedpm",
+        cls=Group,
         no_args_is_help=True,
-        add_completion=False,
         pretty_exceptions_enable=False,
         rich_markup_mode="rich",
     )
     app.callback()(options)
-    app.command(epilog=keys_help() if keys else None)(run)
+    app.command(cls=SettingsCommand, epilog=choices_help() if helping else None)(run)
+    app.command()(keys)
     app.add_typer(model.app, name="model")
     app.add_typer(data)
     app.add_typer(privacy, name="privacy")
@@ -52,10 +55,11 @@ def command_line(*, keys: bool) -> typer.Typer:
 def main() -> None:
     """Run the program; an error that the user can mend is one sentence, no traceback."""
     try:
-        command_line(keys="--help" in sys.argv)()
+        command_line(helping="--help" in sys.argv)(prog_name="fedpm")
     except FedPMError as error:
-        print(f"fedpm: {error}", file=sys.stderr)
+        print(f"fedpm: {printable(str(error))}", file=sys.stderr)
         sys.exit(2 if isinstance(error, ConfigError) else 1)
     except OSError as error:
-        print(f"fedpm: {error.strerror or error}: {error.filename or 'while writing'}", file=sys.stderr)
+        sentence = f"fedpm: {error.strerror or error}: {error.filename or 'while writing'}"
+        print(printable(sentence), file=sys.stderr)
         sys.exit(1)

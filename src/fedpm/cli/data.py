@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,20 +10,22 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from fedpm.cli.options import complete_data
+from fedpm.cli.parsing import Group
 from fedpm.cli.progress import fetch_progress
-from fedpm.errors import ConfigError, DataError
+from fedpm.errors import ConfigError, DataError, choices, require
 
 if TYPE_CHECKING:
     from fedpm.data.datasets import Dataset, Shard
     from fedpm.data.partition import Indices
 
-app = typer.Typer(name="data", help="Data sets: what there is, get one, look at one.", no_args_is_help=True)
+app = typer.Typer(name="data", cls=Group, help="Data sets: what there is, get one, look at one.", no_args_is_help=True)
 console = Console(soft_wrap=True, highlight=False, markup=False)
 
 DataDir = Annotated[
     Path | None, typer.Option(help="Folder with the files (default: FEDPM_DATA, else fedpm in the cache folder).")
 ]
-Name = Annotated[str, typer.Argument(help="One of those that fedpm data list shows.")]
+Name = Annotated[str, typer.Argument(help="One of those that fedpm data list shows.", autocompletion=complete_data)]
 
 
 @app.command("list")
@@ -54,7 +57,7 @@ def get(name: Name, data_dir: DataDir = None) -> None:
         console.print("digits: comes with fedpm, there is nothing to get")
         return
     if name not in SPECS:
-        raise ConfigError(f"{name}: there is no such data set; there are: {', '.join(SPECS)}")
+        raise ConfigError(f"{name}: there is no such data set; {choices(name, SPECS)}")
     try:
         with fetch_progress(console) as show:
             location = fetch(name, data_dir, report=show)
@@ -65,31 +68,48 @@ def get(name: Name, data_dir: DataDir = None) -> None:
 
 @app.command()
 def show(
-    name: Annotated[str, typer.Argument(help="A data set, or a folder with your own arrays.")],
-    split: Annotated[str | None, typer.Option(help="Also split over clients: iid, classes, dirichlet.")] = None,
+    name: Annotated[
+        str, typer.Argument(help="A data set, or a folder with your own arrays.", autocompletion=complete_data)
+    ],
+    split: Annotated[str | None, typer.Option(help="Also split over clients: iid, classes, dirichlet, given.")] = None,
     clients: Annotated[int, typer.Option(min=1, help="Clients of the split, N.")] = 10,
     classes_per_client: Annotated[int | None, typer.Option(help="c_max of --split classes.")] = None,
     alpha: Annotated[float | None, typer.Option(help="α of --split dirichlet.")] = None,
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Seed of the split.")] = 0,
     data_dir: DataDir = None,
-    out: Annotated[Path | None, typer.Option(help="The picture (default: NAME.png here).")] = None,
+    out: Annotated[Path | None, typer.Option(help="Also draw examples of each class, into a new PNG.")] = None,
 ) -> None:
-    """Counts, classes, shapes, channel mean and standard deviation, and a PNG with examples of each class."""
+    """Counts, classes, shapes, channel mean and standard deviation; with --out a picture."""
+    if out is not None:
+        _check_picture(out)
     from fedpm.data.datasets import load_dataset
+    from fedpm.data.federation import Federation
     from fedpm.data.partition import split as partition
-    from fedpm.data.pictures import save_picture
 
     dataset = load_dataset(name, data_dir)
     console.print(describe(dataset))
     parts = None
-    if split is not None:
+    if split == "given" and isinstance(dataset, Federation):
+        parts = dataset.parts()
+        console.print(describe_split(dataset, parts, dataset.clients))
+    elif split is not None:
         labels = dataset.train.y
         parts = partition(labels, clients, seed, split, classes_per_client=classes_per_client, alpha=alpha)
         console.print(describe_split(dataset, parts))
-    stem = Path(name).name + (f"-{split}" if split else "")
-    path = out or Path(f"{stem}.png")
-    save_picture(dataset, parts, path)
-    console.print(f"picture   {path}")
+    if out is not None:
+        from fedpm.data.pictures import save_picture
+
+        save_picture(dataset, parts, out)
+    console.print(f"picture   {out or 'none: draw one with --out FILE.png'}")
+
+
+def _check_picture(path: Path) -> None:
+    """Refuse before any work what could not be drawn, or would be written over."""
+    if path.suffix.lower() != ".png":
+        raise ConfigError(f"--out {path}: the picture is a PNG, so its name should end in .png")
+    if path.exists():
+        raise ConfigError(f"--out {path}: this file exists already; choose another name, or remove it")
+    require("report", "a picture", "matplotlib")
 
 
 def describe(dataset: Dataset) -> str:
@@ -107,7 +127,7 @@ def describe(dataset: Dataset) -> str:
     return "\n".join(lines)
 
 
-def describe_split(dataset: Dataset, parts: list[Indices], rows: int = 20) -> str:
+def describe_split(dataset: Dataset, parts: list[Indices], names: Sequence[str] = (), rows: int = 20) -> str:
     """Return the clients' class histograms, of the first clients where there are many, and their summary."""
     import numpy as np
 
@@ -120,7 +140,7 @@ def describe_split(dataset: Dataset, parts: list[Indices], rows: int = 20) -> st
     lines.append(f"classes   {classes.min()} to {classes.max()} a client, mean {classes.mean():.2f}")
     for client in range(min(rows, len(parts))):
         there = [f"{dataset.classes[c]}:{counts[client, c]}" for c in np.flatnonzero(counts[client])]
-        lines.append(f"  client {client}: {sizes[client]:,} = {_shortened(there)}")
+        lines.append(f"  client {names[client] if names else client}: {sizes[client]:,} = {_shortened(there)}")
     if len(parts) > rows:
         lines.append(f"  … and {len(parts) - rows:,} more")
     return "\n".join(lines)

@@ -7,20 +7,22 @@ from typing import Annotated
 import typer
 
 from fedpm import config as configs
+from fedpm.cli.options import Overrides, Preset
+from fedpm.cli.parsing import Group, SettingsCommand
 from fedpm.errors import ConfigError
 
-app = typer.Typer(help="Train on a fleet of machines, with Flower (docs/deploying.md).", no_args_is_help=True)
+app = typer.Typer(
+    cls=Group, help="Train on a fleet of machines, with Flower (docs/deploying.md).", no_args_is_help=True
+)
 
 _THROUGH = {"allow_extra_args": True, "ignore_unknown_options": True}
 _COMMANDS = {"superlink": "flower-superlink", "supernode": "flower-supernode", "flwr": "flwr"}
 
-Overrides = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one key.")]
 
-
-@app.command()
+@app.command(cls=SettingsCommand)
 def init(
     folder: Annotated[Path, typer.Argument(help="The app folder, new or empty.")],
-    preset: Annotated[str | None, typer.Option(help="A ready configuration, by name (default: quickstart).")] = None,
+    preset: Preset = None,
     config: Annotated[Path | None, typer.Option(help="A TOML file with the keys of fedpm run.")] = None,
     set_: Overrides = None,
 ) -> None:
@@ -34,7 +36,7 @@ def init(
     print(f"{folder} is ready: see {folder / 'README.md'}; run it with: fedpm flower run {folder} SUPERLINK")
 
 
-@app.command()
+@app.command(cls=SettingsCommand)
 def run(
     folder: Annotated[Path, typer.Argument(help="The app folder.")],
     superlink: Annotated[str | None, typer.Argument(help="A connection in Flower's config.toml.")] = None,
@@ -64,10 +66,28 @@ def certificates(
 
 
 @app.command()
+def register(
+    key: Annotated[Path, typer.Argument(help="The node's public key, such as keys/node-0.pub.")],
+    partition: Annotated[str, typer.Option(metavar="I/N", help="Whom it hosts: clients I, I+N, I+2N, and so on.")],
+    superlink: Annotated[str | None, typer.Argument(help="A connection in Flower's config.toml.")] = None,
+) -> None:
+    """Register a SuperNode's key with a SuperLink, and bind it to its clients: it can answer for no others."""
+    from fedpm.engines.flower.environment import require_flower
+
+    require_flower()
+    from fedpm.engines.flower.deploy import nodes
+
+    first, step = nodes.read_partition(partition)
+    node = nodes.register(key, superlink, first, step)
+    print(f"node {node} is registered for partition {partition}: see {nodes.table()}")
+
+
+@app.command()
 def gate(
     listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where SuperNodes reach the gate.")],
     superlink: Annotated[str, typer.Option(metavar="HOST:PORT", help="The SuperLink, on an address of its own.")],
     keys: Annotated[Path, typer.Option(help="A folder with ca.pem, server.pem and server.key.")],
+    largest: Annotated[int, typer.Option(metavar="MB", min=1, help="The largest message of a SuperNode.")] = 64,
 ) -> None:
     """Let SuperNodes through to a SuperLink, and nobody else: neither runs nor keys can be submitted here."""
     for option, address in (("--listen", listen), ("--superlink", superlink)):
@@ -81,7 +101,7 @@ def gate(
     require_flower()
     from fedpm.engines.flower.deploy.gate import serve
 
-    serve(listen, superlink, keys)
+    serve(listen, superlink, keys, largest * 1_000_000)
 
 
 def _through(name: str, command: str) -> None:

@@ -10,39 +10,53 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fedpm.errors import ConfigError
+from fedpm.cli.parsing import Group
+from fedpm.errors import ConfigError, printable
 
 if TYPE_CHECKING:
     from fedpm.model.file import Model
+    from fedpm.model.weights import Weights
 
-app = typer.Typer(help="Look into a model file, evaluate it, export it.", no_args_is_help=True)
+app = typer.Typer(cls=Group, help="Look into a model, evaluate it, export it.", no_args_is_help=True)
 console = Console()
-File = Annotated[Path, typer.Argument(metavar="FILE", help="A model file, such as runs/try/model.fedpm.")]
+File = Annotated[Path, typer.Argument(metavar="FILE", help="A run folder, or a file: model.fedpm, model.safetensors.")]
 
 
 @app.command()
 def inspect(file: File) -> None:
     """Show what a model is, how large, how sparse in each layer, and where it came from."""
     from fedpm.model.file import Model
+    from fedpm.model.weights import open_model
 
-    model = Model.open(file)
+    model = open_model(file)
     header = model.header
-    size = len(model.to_bytes())
+    size, seed = len(model.to_bytes()), f", seed {model.header.seed}" if isinstance(model, Model) else ""
+    ratio = 4 * header.parameters / size
     about = {
-        "network": f"{header.network or 'your own'}, {header.parameters:,} parameters, seed {header.seed}",
-        "size": f"{size:,} bytes, {8 * size / header.parameters:.4f} bits per parameter, "
-        f"{4 * header.parameters / size:.1f}× smaller than 32-bit weights",
+        "network": f"{header.network or 'your own'}, {header.parameters:,} parameters{seed}",
+        "size": f"{size:,} bytes, {8 * size / header.parameters:.4f} bits per parameter"
+        + (f", {ratio:.1f}× smaller than 32-bit weights" if ratio > 1 else ""),
         "input": f"{' × '.join(map(str, header.input_shape))} {header.input_dtype}"
         + (f", {header.preprocessing}" if header.preprocessing else ""),
         "classes": f"{len(header.classes)}: {', '.join(header.classes[:12])}{' …' if len(header.classes) > 12 else ''}",
         **{key: _short(value) for key, value in header.provenance.items() if key != "config"},
     }
     for key, value in about.items():
-        console.print(f"[bold]{escape(key)}[/bold]: {escape(str(value))}", highlight=False)
-    if header.network is None:
+        console.print(f"[bold]{escape(printable(key))}[/bold]: {escape(printable(str(value)))}", highlight=False)
+    if not isinstance(model, Model):
+        console.print(_layers(model))
+    elif header.network is None:
         console.print("sparsity: load it in Python, Model.open(file).masked(net=YourNetwork())", highlight=False)
-        return
-    console.print(_sparsity(model))
+    else:
+        console.print(_sparsity(model))
+
+
+def _layers(model: Weights) -> Table:
+    """Return a table with the shape of each tensor."""
+    table = Table("layer", "shape", "values", box=None)
+    for name, tensor in model.state.items():
+        table.add_row(escape(name), "×".join(map(str, tensor.shape)), f"{tensor.numel():,}")
+    return table
 
 
 def _short(value: Any) -> str:
@@ -54,7 +68,7 @@ def _short(value: Any) -> str:
 def _sparsity(model: Model) -> Table:
     """Return a table with the share of kept weights in each layer as a bar."""
     masked = model.masked()
-    mask = model.mask(masked)
+    mask = model.mask(masked) != 0
     table = Table("layer", "shape", "kept", "", box=None)
     start = 0
     for part in masked.parts:
@@ -77,22 +91,27 @@ def evaluate_model(
     import torch
 
     from fedpm.data.datasets import load_dataset
-    from fedpm.model.file import Model
+    from fedpm.model.file import trained_on
+    from fedpm.model.weights import open_model
     from fedpm.training.evaluation import evaluate
+    from fedpm.training.task import task_of
 
-    model = Model.open(file)
-    trained_on = model.header.provenance.get("config", {}).get("data", {}).get("name", "")
-    dataset = load_dataset(data or trained_on, data_dir)
+    model = open_model(file)
+    name = data or trained_on(model.header.provenance)
+    if name is None:
+        raise ConfigError(f"{file}: does not tell on which data it was trained; choose some with --data NAME")
+    dataset = load_dataset(name, data_dir)
     if dataset.input_shape != model.header.input_shape or len(dataset.classes) > len(model.header.classes):
         raise ConfigError(
             f"{dataset.name} has inputs of shape {dataset.input_shape} and {len(dataset.classes)} classes; the model "
             f"takes {model.header.input_shape} and has {len(model.header.classes)}: choose data that fit"
         )
-    score = evaluate(model.module(packed=packed), dataset.test, torch.device("cpu"))
-    console.print(
-        f"accuracy {score.accuracy:.4f}  loss {score.loss:.4f}  on the test part of {escape(dataset.name)}",
-        highlight=False,
-    )
+    said = model.header.provenance.get("config", {}).get("task", {})
+    task, _, _ = task_of(said.get("loss", "auto"), said.get("metrics", []), labelled=dataset.labelled)
+    score = evaluate(model.module(packed=packed), dataset.test, torch.device("cpu"), task)
+    figures = {**score.values, "loss": score.loss}
+    shown = "  ".join(f"{escape(name)} {value:.4f}" for name, value in figures.items())
+    console.print(f"{shown}  on the test part of {escape(dataset.name)}", highlight=False)
 
 
 @app.command()
@@ -104,13 +123,14 @@ def export(
     """Write the model in another format."""
     if (onnx is None) == (torch is None):
         raise ConfigError("fedpm model export: give one of --onnx OUT and --torch OUT")
-    from fedpm.model.export import Weights, to_onnx
-    from fedpm.model.file import Model
+    from fedpm.model.export import to_onnx
+    from fedpm.model.weights import Weights, WeightsHeader, open_model
 
-    model = Model.open(file)
+    model = open_model(file)
     if onnx is not None:
         difference = to_onnx(model.module(), model.header.input_shape, model.header.input_dtype, onnx)
         console.print(f"wrote {onnx}; ONNX Runtime agrees with PyTorch to {difference:.1e}", highlight=False)
     if torch is not None:
-        Weights(model.module()).save(torch)
+        about = model.header.model_dump(include=set(WeightsHeader.model_fields))
+        Weights.of(model.module(), **about).save(torch)
         console.print(f"wrote {torch}", highlight=False)

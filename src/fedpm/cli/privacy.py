@@ -10,13 +10,16 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from fedpm import config as configs
-from fedpm.errors import ArtifactError, ConfigError
+from fedpm.cli.options import Overrides, Preset
+from fedpm.cli.parsing import Group, SettingsCommand
+from fedpm.errors import ArtifactError, ConfigError, require
 from fedpm.files import write_atomically
 
-app = typer.Typer(help="What differential privacy costs, in ε and in error.", no_args_is_help=True)
+app = typer.Typer(cls=Group, help="What differential privacy costs, in ε and in error.", no_args_is_help=True)
 console = Console()
 
 
@@ -27,7 +30,7 @@ def curve(
     ),
     clients: Annotated[int, typer.Option(help="N.")] = 100,
     d: Annotated[int, typer.Option("--d", help="Parameters of a mask.")] = 5,
-    c: Annotated[float, typer.Option("--c", help="Probabilities are kept in [c, 1 − c].")] = 0.2,
+    c: Annotated[float, typer.Option("--c", help="Probabilities are kept between c and 1 − c.")] = 0.2,
     spread: Annotated[float, typer.Option(help="0: all clients hold one mask; 1: each has its own.")] = 0.0,
     delta: Annotated[float | None, typer.Option(help="δ (default: 1/N²).")] = None,
     points: Annotated[int, typer.Option(help="Size of the correction table, Q.")] = 1000,
@@ -40,6 +43,7 @@ def curve(
     if (out / "curve.csv").exists():
         raise ArtifactError(f"{out} holds a curve already: choose another --out")
     values = _numbers(epsilon)
+    require("report", "the picture of a curve", "matplotlib")
     from fedpm.privacy.estimation import Estimation
     from fedpm.privacy.figure import draw, picture
 
@@ -81,11 +85,11 @@ def _csv(rows: list[dict[str, Any]]) -> bytes:
     return text.getvalue().encode()
 
 
-@app.command()
+@app.command(cls=SettingsCommand)
 def account(
-    preset: Annotated[str | None, typer.Option(help="A ready configuration, by name (default: quickstart).")] = None,
+    preset: Preset = None,
     config: Annotated[Path | None, typer.Option(help="A TOML file, such as a run folder's config.toml.")] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one key.")] = None,
+    set_: Overrides = None,
     out: Annotated[Path | None, typer.Option(help="Also write the figures to this file, as JSON.")] = None,
 ) -> None:
     """Say what ε a training configuration costs, before any training."""
@@ -109,7 +113,8 @@ def account(
     for key, value in costs.items():
         if key != "after":
             console.print(
-                f"[bold]{key}[/bold]: {f'{value:.6g}' if isinstance(value, float) else value}", highlight=False
+                f"[bold]{key}[/bold]: {f'{value:.6g}' if isinstance(value, float) else escape(str(value))}",
+                highlight=False,
             )
     table = Table("rounds a client takes part in", "ε", box=None)
     for rounds, spent in costs["after"].items():

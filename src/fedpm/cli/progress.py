@@ -1,4 +1,4 @@
-"""Progress of a run, a study or a download: a live bar on a terminal, plain lines elsewhere."""
+"""Progress of a study or a download: a live bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -8,47 +8,19 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from fedpm.experiment.record import RoundRecord, complaints, figures, log_line
+from fedpm.experiment.progress import columns
 
 if TYPE_CHECKING:
     from fedpm.study.runner import Event
 
 
 @contextmanager
-def round_progress(rounds: int, console: Console) -> Iterator[Callable[[RoundRecord], None]]:
-    """Show round, test accuracy, bits per parameter both ways, and the time left; gives what takes each record."""
-    shown = TextColumn("{task.fields[figures]}")
-    columns = (TextColumn("round"), MofNCompleteColumn(), BarColumn(), shown, TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task("", total=rounds, figures="starting")
-
-        def show(record: RoundRecord) -> None:
-            bar.update(task, completed=record["round"], figures=figures(record))
-            if not console.is_terminal:
-                print(log_line(record, rounds), flush=True)
-            for sentence in complaints(record):
-                console.print(sentence, markup=False)
-
-        yield show
-
-
-@contextmanager
 def study_progress(rounds: list[int], console: Console) -> Iterator[Callable[[Event], None]]:
     """Show how many rounds of how many runs are done, and the time left; gives what takes each event."""
-    shown = TextColumn("{task.fields[figures]}")
-    columns = (TextColumn("rounds"), MofNCompleteColumn(), BarColumn(), shown, TimeRemainingColumn())
     ended, last = 0, dict[str, int]()
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+    with Progress(*columns("rounds", console), console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task("", total=sum(rounds), figures=f"run 0 of {len(rounds)}")
 
         def show(event: Event) -> None:

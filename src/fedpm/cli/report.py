@@ -7,6 +7,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from fedpm.errors import require
+
 console = Console(highlight=False, markup=False, soft_wrap=True)
 
 
@@ -16,6 +18,7 @@ def report(
     open_: Annotated[bool, typer.Option("--open", help="Show the page in a browser.")] = False,
 ) -> None:
     """Make one page of figures and tables, and files of each: PNG, SVG, PDF; CSV, LaTeX."""
+    require("report", "a report", "matplotlib")
     from fedpm.report.page import write
 
     page = write(folders, out or folders[0] / "report")

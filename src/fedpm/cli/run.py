@@ -10,36 +10,33 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 
 from fedpm import config as configs
-from fedpm.cli.progress import round_progress
+from fedpm.cli.options import Overrides, Preset
+from fedpm.config.explain import PARTS
 from fedpm.errors import ConfigError, FedPMError
+from fedpm.experiment.record import byte_size, headline
 
 if TYPE_CHECKING:
-    from fedpm.experiment.loop import Result
-    from fedpm.experiment.observers import Observer
     from fedpm.experiment.record import Summary
+    from fedpm.experiment.result import Result
 
-console = Console()
+console = Console(highlight=False, markup=False)
 
 
-def keys_help() -> str:
-    """Return presets and keys for the end of the help page."""
-    lines = ["[bold]Presets[/bold]", *(f"[cyan]{name}[/cyan]: {what}" for name, what in configs.presets().items())]
-    lines.append("[bold]Keys[/bold] for --set and TOML files, with their defaults")
-    for key, default, meaning in configs.describe():
-        lines.append(f"[cyan]{key}[/cyan]{f' = {default}' if default else ''}: {escape(meaning)}")
-    lines.append(
-        "[bold]Example[/bold]: fedpm run --preset quickstart --set rounds=5 --set clients.rho=0.5 --out runs/try"
-    )
+def choices_help() -> str:
+    """Return presets and names of parts for the end of the help page."""
+    lines = [f"[bold]Presets[/bold]: {', '.join(configs.presets())}"]
+    lines.append("[bold]Parts[/bold], by --set KEY=NAME; fedpm keys says more, and lists all other keys")
+    lines += [f"[cyan]{key}[/cyan]: {', '.join(parts.names())}" for key, parts in PARTS.items()]
+    lines.append("[bold]Example[/bold]: fedpm run --set rounds=5 --set clients.rho=0.5 --out runs/try")
     return "\n\n".join(lines)
 
 
 def run(
-    preset: Annotated[str | None, typer.Option(help="A ready configuration, by name (default: quickstart).")] = None,
-    config: Annotated[Path | None, typer.Option(help="A TOML file with the keys below.")] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one key.")] = None,
+    preset: Preset = None,
+    config: Annotated[Path | None, typer.Option(help="A TOML file, such as a run folder's config.toml.")] = None,
+    set_: Overrides = None,
     out: Annotated[Path | None, typer.Option(help="Run folder, new or empty (default: runs/DATE-TIME).")] = None,
     resume: Annotated[Path | None, typer.Option(metavar="DIR", help="Continue the run of this folder.")] = None,
     workers: Annotated[str | None, typer.Option(help="Processes that train clients; results never change.")] = None,
@@ -54,8 +51,11 @@ def run(
     if data_dir is not None:
         overrides.append(f"data.dir={json.dumps(str(data_dir))}")  # quoted: a folder may be called 2024
     if resume is not None:
-        if preset or config or out or set_ or engine or device or data_dir:
-            raise ConfigError("--resume DIR takes the settings of that run: give no option beside it but --workers")
+        if preset or config or out or device:
+            raise ConfigError(
+                "--resume DIR goes on with the settings of that run: give nothing beside it but --workers, --engine, "
+                "--data-dir, and --set rounds=N to go on longer"
+            )
         return _resume(resume, overrides)
     if preset and config:
         raise ConfigError("--preset and --config are two starting points: give only one of them")
@@ -63,24 +63,20 @@ def run(
     folder = out or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}"
     from fedpm.experiment import api
 
-    _watched(folder, settings.rounds, lambda show: api.run(settings, out=folder, on_round=show))
+    _watched(folder, lambda: api.run(settings, out=folder, progress=True))
 
 
 def _resume(folder: Path, overrides: list[str]) -> None:
     from fedpm.experiment import api
-    from fedpm.experiment.folder import RunFolder
 
-    with RunFolder.open(folder) as opened:
-        rounds = configs.load(opened.config_file).rounds
-    workers = configs.load(None, overrides).workers if overrides else None
-    _watched(folder, rounds, lambda show: api.resume(folder, workers=workers, on_round=show))
+    settings = dict(map(configs.pair, overrides))
+    _watched(folder, lambda: api.resume(folder, progress=True, **settings))
 
 
-def _watched(folder: Path, rounds: int, start: Callable[[Observer], Result]) -> None:
-    """Run with a progress display, then print the summary."""
+def _watched(folder: Path, start: Callable[[], Result]) -> None:
+    """Run, then print the summary."""
     try:
-        with round_progress(rounds, console) as show:
-            result = start(show)
+        result = start()
     except KeyboardInterrupt:
         raise FedPMError(f"interrupted{_remedy(folder)}") from None
     except OSError as error:
@@ -88,25 +84,40 @@ def _watched(folder: Path, rounds: int, start: Callable[[Observer], Result]) -> 
     summary = result.summary
     ratio = summary["parameters"] * 4 / summary["model_bytes"]
     mask = "" if summary["mode"] == "weights" else " mask"
+    up, down, model = (byte_size(summary[key]) for key in ("uplink_bytes", "downlink_bytes", "model_bytes"))
     console.print(
-        f"test accuracy {summary['accuracy']:.4f} ({summary['mode']}{mask}) "
-        f"after {summary['rounds']} rounds in {summary['seconds']:.0f} s\n"
-        f"sent up   {_size(summary['uplink_bytes'])}, {summary['uplink_bpp']:.3f} bits per parameter and client\n"
-        f"sent down {_size(summary['downlink_bytes'])}, {summary['downlink_bpp']:.3f} bits per parameter and client\n"
-        f"model     {_size(summary['model_bytes'])} for {summary['parameters']:,} parameters"
+        f"test {headline(summary, 4)} ({summary['mode']}{mask}) "
+        f"after {_rounds(summary)} in {summary['seconds']:.0f} s\n"
+        f"sent up   {up}, {summary['uplink_bpp']:.3f} bits per parameter and client{_paper(summary)}\n"
+        f"sent down {down}, {summary['downlink_bpp']:.3f} bits per parameter and client\n"
+        f"model     {model} for {summary['parameters']:,} parameters"
         f"{f', {ratio:.0f}× smaller than 32-bit weights' if ratio > 1 else ''}\n"
-        f"{_privacy(summary, rounds)}folder    {folder}",
-        highlight=False,
+        f"{_privacy(summary)}folder    {folder}",
         soft_wrap=True,
     )
 
 
-def _privacy(summary: Summary, rounds: int) -> str:
+def _paper(summary: Summary) -> str:
+    """Return what the paper's coding would have sent for the same masks."""
+    bits = summary.get("uplink_paper_bpp")
+    if bits is None or summary["mode"] == "weights":
+        return ""
+    return f" ({bits:.3f} by the paper's coding of the same masks; it sends 32 down)"
+
+
+def _rounds(summary: Summary) -> str:
+    """Return how many rounds there were, which of them the model is of, and whether patience ended them."""
+    done, shipped = summary["rounds"], summary["round"]
+    of = f"{shipped} of {done} rounds" if shipped < done else f"{done} rounds"
+    return of + (", the last ones no better on validation data," if summary["ended"] == "patience" else "")
+
+
+def _privacy(summary: Summary) -> str:
     """Return a line on what the run guarantees, if anything."""
     if "privacy" not in summary:
         return ""
     spent = summary["privacy"]
-    stopped = f", and so training stopped before round {summary['rounds'] + 1}" if summary["rounds"] < rounds else ""
+    stopped = f", and so training stopped before round {summary['rounds'] + 1}" if summary["ended"] == "budget" else ""
     return (
         f"privacy   ε {spent['epsilon']:.3f} of {spent['budget']:g} spent at δ {spent['delta']:g}{stopped}; "
         f"neighbours: {spent['adjacency']}{'' if spent['secret'] else '; simulated: the noise follows from the seed'}\n"
@@ -118,11 +129,3 @@ def _remedy(folder: Path) -> str:
     if not (folder / "config.toml").is_file():
         return "; nothing was begun: mend that, or choose another --out, and start again"
     return f"; nothing that was saved is lost, continue with: fedpm run --resume {folder}"
-
-
-def _size(count: float) -> str:
-    for unit in ("bytes", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} GB"

@@ -11,6 +11,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from fedpm.cli.options import Overrides, complete_study
+from fedpm.cli.parsing import Group, SettingsCommand
 from fedpm.cli.progress import study_progress
 from fedpm.errors import FedPMError
 
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from fedpm.study.definition import Study
 
 app = typer.Typer(
-    name="study", help="Grids of runs: the paper's tables and figures, or your own.", no_args_is_help=True
+    name="study", cls=Group, help="Grids of runs: the paper's tables and figures, or your own.", no_args_is_help=True
 )
 console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 160)
 
@@ -36,10 +38,15 @@ def list_() -> None:
     console.print(table)
 
 
-@app.command()
+@app.command(cls=SettingsCommand)
 def run(
     name: Annotated[
-        str, typer.Argument(metavar="NAME|FILE", help="A study that fedpm study list shows, or a TOML file.")
+        str,
+        typer.Argument(
+            metavar="NAME|FILE",
+            help="A study that fedpm study list shows, or a TOML file.",
+            autocompletion=complete_study,
+        ),
     ],
     scale: Annotated[
         str | None, typer.Option(help="small: minutes on 2 cores; paper: as in the paper, on a GPU.")
@@ -47,12 +54,13 @@ def run(
     seeds: Annotated[int | None, typer.Option(min=1, help="Runs of each combination (default: the study's).")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the study (default: runs/NAME-SCALE).")] = None,
     processes: Annotated[int | None, typer.Option(min=1, help="Runs at a time (default: one a core).")] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one key.")] = None,
+    set_: Overrides = None,
     data_dir: Annotated[Path | None, typer.Option(help="Folder with the data sets' files (data.dir).")] = None,
 ) -> None:
     """Run what is not yet done of a study; the same command continues one that was interrupted."""
     from fedpm.study import definition
-    from fedpm.study.results import collect, overview
+    from fedpm.study.overview import overview
+    from fedpm.study.results import collect
 
     study = definition.load(name, scale, set_ or [])
     folder = out or Path("runs") / "-".join(filter(None, (Path(name).stem, study.scale)))

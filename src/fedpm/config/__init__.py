@@ -6,6 +6,7 @@ imports this one.
 
 from fedpm.config.explain import describe
 from fedpm.config.loading import (
+    Base,
     flattened,
     load,
     nested,
@@ -16,9 +17,11 @@ from fedpm.config.loading import (
     settings_of,
     to_toml,
 )
-from fedpm.config.schema import Config, changes_results
+from fedpm.config.schema import LENGTH, Config, changes_results
 
 __all__ = [
+    "LENGTH",
+    "Base",
     "Config",
     "changes_results",
     "describe",

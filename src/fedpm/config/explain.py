@@ -11,6 +11,8 @@ from fedpm.registry import AGGREGATORS, CODERS, ENGINES, METHODS, Registry, Sett
 
 PARTS = {parts.key: parts for parts in (METHODS, CODERS, AGGREGATORS, ENGINES)}
 """What each key that chooses a part can choose."""
+_SHOWN = 80
+"""Characters of a value in a message."""
 
 
 def describe() -> list[tuple[str, str, str]]:
@@ -41,12 +43,23 @@ def explain(error: ValidationError) -> str:
         location = [str(part) for part in fault["loc"]]
         key = ".".join(location[:2] if location and location[0] in tables else location[:1])
         if fault["type"] == "extra_forbidden":
-            near = difflib.get_close_matches(key, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else "fedpm run --help lists the keys"
-            lines[key] = f"{key} = {fault['input']!r}: unknown key; {hint}"
+            lines[key] = f"{key} = {_shown(fault['input'])}: unknown key; {_hint(key, known)}"
         elif fault["type"] == "value_error":
             lines[fault["msg"]] = fault["msg"].removeprefix("Value error, ")
         else:
             wanted = fault["msg"].removeprefix("Input ")
-            lines[key] = f"{lines[key]}, or {wanted}" if key in lines else f"{key} = {fault['input']!r}: {wanted}"
+            lines[key] = f"{lines[key]}, or {wanted}" if key in lines else f"{key} = {_shown(fault['input'])}: {wanted}"
     return "\n".join(lines.values())
+
+
+def _shown(value: Any) -> str:
+    """Return a value on one line: in Python a whole network may stand where a table should."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def _hint(key: str, known: list[str]) -> str:
+    """Return which key was meant: one of this name in some table, or one that is spelt like it."""
+    same = [one for one in known if one.endswith(f".{key}")]
+    near = same if len(same) == 1 else difflib.get_close_matches(key, known, n=1)
+    return f"did you mean {near[0]}?" if near else "fedpm keys lists them"

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from fedpm.config.explain import explain
 from fedpm.config.schema import Config, changes_results, config_class
-from fedpm.errors import ConfigError
+from fedpm.errors import ConfigError, choices
 from fedpm.registry import METHODS
 
 
@@ -23,16 +23,25 @@ def parse(settings: Mapping[str, Any]) -> Config:
         raise ConfigError(explain(error)) from None
 
 
-def load(base: str | Path | None = None, overrides: Iterable[str] | Mapping[str, Any] = ()) -> Config:
-    """Read a preset (a name) or a TOML file (a path) and apply overrides: ``key=value`` pairs, or values by key."""
-    if base is None:
-        settings: dict[str, Any] = {}
-    elif isinstance(base, Path):
-        settings = _read_toml(base)
-    else:
-        settings = tomllib.loads(_preset_text(base))
+Base = Config | Mapping[str, Any] | str | Path
+"""What settings can start from: a configuration, tables or dotted keys, a preset's name, a TOML file's path."""
+
+
+def load(base: Base | None = None, overrides: Iterable[str] | Mapping[str, Any] = ()) -> Config:
+    """Read settings and apply overrides: ``key=value`` pairs, or values by key, nested in tables or not."""
     values = overrides if isinstance(overrides, Mapping) else dict(map(pair, overrides))
-    return parse(nested(values, settings))
+    if isinstance(base, Config):
+        return parse(nested(flattened(values), base.model_dump())) if values else base
+    return parse(nested(flattened(values), _tables(base)))
+
+
+def _tables(base: Mapping[str, Any] | str | Path | None) -> dict[str, Any]:
+    """Return the settings that a starting point gives, in their tables."""
+    if base is None or isinstance(base, Mapping):
+        return nested(flattened(base or {}))
+    if isinstance(base, Path) or base.endswith(".toml"):
+        return _read_toml(Path(base))
+    return tomllib.loads(_preset_text(base))
 
 
 def nested(flat: Mapping[str, Any], settings: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -44,7 +53,7 @@ def nested(flat: Mapping[str, Any], settings: Mapping[str, Any] | None = None) -
         for name in names:
             table = table.setdefault(name, {})
             if not isinstance(table, dict):
-                raise ConfigError(f"--set {key}={value}: {name} is a single value, not a table of settings")
+                raise ConfigError(f"{key} = {value!r}: {name} is a single value, not a table of settings")
         table[last] = value
     return tables
 
@@ -53,7 +62,7 @@ def flattened(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return nested settings as one table of dotted keys."""
     flat: dict[str, Any] = {}
     for key, value in settings.items():
-        flat |= flattened(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+        flat |= flattened(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
     return flat
 
 
@@ -70,10 +79,12 @@ def pair(override: str) -> tuple[str, Any]:
 
 def settings_of(config: Config, *, results_only: bool = False) -> dict[str, Any]:
     """Return everything that is set for the parts of this experiment; perhaps only what its results depend on."""
-    core = [name for name in Config.model_fields if not (name == "privacy" and config.privacy.unit == "none")]
+    core = list(Config.model_fields)
     if not METHODS[config.algorithm].masks:
         core.remove("codec")
     flat = flattened(config.model_dump(exclude_none=True, include={*core, *config.tables()}))
+    if config.privacy.unit == "none":  # of that table only where randomness comes from means something
+        flat = {key: value for key, value in flat.items() if key == "privacy.secret" or not key.startswith("privacy.")}
     return nested({key: value for key, value in flat.items() if not results_only or changes_results(key)})
 
 
@@ -93,7 +104,7 @@ def presets() -> dict[str, str]:
 
 def _preset_text(name: str) -> str:
     if name not in presets():
-        raise ConfigError(f"--preset {name}: there is no such preset; there are: {', '.join(presets())}")
+        raise ConfigError(f"{name}: there is no such preset; {choices(name, presets())}")
     return (resources.files("fedpm.config") / "presets" / f"{name}.toml").read_text()
 
 
@@ -109,6 +120,9 @@ def _read_toml(path: Path) -> dict[str, Any]:
 def resolved(config: Config) -> Config:
     """Return the configuration with the algorithm's tuned values in place of ``auto``."""
     method = METHODS[config.algorithm]
-    tuned = method.private.get(config.privacy.unit, method.tuned)
+    plain = {"model.init": "half", "local.lr_fade": 0.0, "aggregator": "mean"}
+    tuned = {**plain, **method.private.get(config.privacy.unit, method.tuned)}
     flat = flattened(config.model_dump())
-    return parse(nested({key: value for key, value in tuned.items() if flat.get(key) == "auto"}, config.model_dump()))
+    missing = {key: value for key, value in tuned.items() if flat.get(key) == "auto"}
+    settled = {key: value(flat) if callable(value) else value for key, value in missing.items()}
+    return parse(nested(settled, config.model_dump()))

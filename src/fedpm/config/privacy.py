@@ -31,8 +31,10 @@ class PrivacyConfig(Settings):
     sampling_rate: float = setting(
         1.0, "chance of each example to be in a step, instead of local.batch_size", gt=0, le=1
     )
-    secret: bool = setting(
-        False, "clients draw from the operating system, not from the seed: needed outside a simulation"
+    secret: bool | Literal["auto"] = setting(
+        "auto",
+        "clients draw from the operating system, not from the seed, which the server knows: their part of a run cannot "
+        "be recomputed, nor repeated; auto: true in a fleet, false in a simulation",
     )
 
     @model_validator(mode="after")
@@ -73,6 +75,16 @@ def refusals(config: Config) -> list[str]:
         faults.append(
             f"privacy.unit = 'client' rests on the randomness of the upload, and with codec = {config.codec!r} the "
             f"server knows that randomness: use {able}"
+        )
+    if unit == "example" and config.local.logit_adjustment:
+        faults.append(
+            f"local.logit_adjustment = {config.local.logit_adjustment} makes every gradient depend on all labels of a "
+            "client, which clipping single examples does not bound: use 0 with privacy.unit = 'example'"
+        )
+    if config.evaluation.held:
+        faults.append(
+            f"privacy.unit = {unit!r}: scores of clients' own examples would leave them without noise; use "
+            "evaluation.at = 'server' and evaluation.local = false"
         )
     if config.precision == "bfloat16":
         faults.append(

@@ -10,8 +10,19 @@ from pydantic_core import PydanticCustomError
 
 from fedpm import registry
 from fedpm.config.privacy import PrivacyConfig, refusals
-from fedpm.config.sections import ClientsConfig, DataConfig, LocalConfig, ModelConfig
+from fedpm.config.sections import (
+    ClientsConfig,
+    DataConfig,
+    EvaluationConfig,
+    LocalConfig,
+    ModelConfig,
+    StopConfig,
+    TaskConfig,
+)
 from fedpm.registry import AGGREGATORS, CODERS, ENGINES, METHODS, Registry, Settings, Spec, setting
+
+LENGTH = {"rounds", "stop.patience"}
+"""Keys that say how long a run is, and may be others when it is resumed."""
 
 
 def _known(parts: Registry[Any]) -> AfterValidator:
@@ -34,20 +45,30 @@ class Config(Settings):
     codec: Annotated[str, _known(CODERS)] = setting(
         "auto", "how masks are coded on the way up; auto: as it suits the algorithm"
     )
-    aggregator: Annotated[str, _known(AGGREGATORS)] = setting("mean", "how the updates of a round become one")
+    aggregator: Annotated[str, _known(AGGREGATORS)] = setting(
+        "auto", "how the updates of a round become one; auto: as it suits the algorithm"
+    )
     engine: Annotated[str, _known(ENGINES)] = setting("inprocess", "what runs the clients", changes_results=False)
     workers: Literal["auto"] | int = setting(
-        "auto", "processes that train clients; never changes results", changes_results=False
+        "auto", "processes that train clients, never changes results; auto: as many as pay", changes_results=False
     )
     device: str = setting("auto", "auto, cpu, cuda, cuda:1, mps")
     precision: Literal["auto", "float32", "bfloat16"] = setting(
         "auto", "of training; auto: bfloat16 where the hardware computes in it"
     )
+    keep: Literal["last", "best"] = setting(
+        "last", "the round whose model is shipped: the last, or the best on validation data"
+    )
     tensorboard: bool = setting(False, "also write TensorBoard events into the run folder", changes_results=False)
+    mlflow: bool = setting(False, "also tell MLflow of each round (docs/records.md)", changes_results=False)
+    wandb: bool = setting(False, "also tell Weights & Biases of each round (docs/records.md)", changes_results=False)
     data: DataConfig = DataConfig()
     clients: ClientsConfig = ClientsConfig()
     model: ModelConfig = ModelConfig()
+    task: TaskConfig = TaskConfig()
     local: LocalConfig = LocalConfig()
+    stop: StopConfig = StopConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
     privacy: PrivacyConfig = PrivacyConfig()
 
     @model_validator(mode="after")
@@ -68,6 +89,16 @@ class Config(Settings):
         )
 
     @model_validator(mode="after")
+    def _relay(self) -> Self:
+        secure = self.codec != "auto" and CODERS[self.codec].secure
+        if secure and any(getattr(table, "relay", None) is True for table in self.tables().values()):
+            raise ValueError(
+                f"aggregation.relay = true passes single uploads on, and with codec = {self.codec!r} nobody has any: "
+                "use 'auto' or false"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _privacy(self) -> Self:
         if faults := refusals(self):
             raise ValueError("\n".join(faults))
@@ -82,7 +113,8 @@ class Config(Settings):
         """Return the parts that this experiment is made of."""
         method = METHODS[self.algorithm]
         coders = [CODERS[self.codec]] if method.masks and self.codec != "auto" else []
-        return [method, *coders, AGGREGATORS[self.aggregator], ENGINES[self.engine]]
+        rules = [AGGREGATORS[self.aggregator]] if self.aggregator != "auto" else []
+        return [method, *coders, *rules, ENGINES[self.engine]]
 
     def tables(self) -> dict[str, Settings]:
         """Return the tables of the parts that this experiment is made of, by name."""

@@ -1,25 +1,30 @@
-"""The tables of settings that belong to no part: data, clients, network, local training."""
+"""The tables of settings that belong to no part: data, clients, network, task, local training, its end."""
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from fedpm.errors import choices
 from fedpm.registry import Settings, setting
 
 
 class DataConfig(Settings):
     """What is learned, and how it is divided among the clients."""
 
-    name: Literal["digits", "mnist", "emnist", "fashion-mnist", "cifar10", "cifar100", "folder", "own"] = setting(
-        "digits", "data set"
+    name: Literal["digits", "mnist", "emnist", "fashion-mnist", "cifar10", "cifar100", "reuters", "folder", "own"] = (
+        setting("digits", "data set")
     )
     dir: str | None = setting(
         None, "folder with the files of public data sets (default: FEDPM_DATA)", changes_results=False
     )
     path: str | None = setting(
-        None, "the folder of data.name = 'folder': train_x, … as .npy or .npz", changes_results=False
+        None,
+        "of data.name = 'folder': a folder with train_x, … as .npy or .npz, or with images; or a .csv table",
+        changes_results=False,
     )
-    split: Literal["iid", "classes", "dirichlet"] = setting("iid", "how examples are divided among clients")
+    split: Literal["iid", "classes", "dirichlet", "given"] = setting(
+        "iid", "how examples are divided among clients; given: as the data say, by a column or a folder a client"
+    )
     classes_per_client: int | None = setting(None, "c_max of data.split = 'classes'", gt=0)
     alpha: float | None = setting(None, "α of data.split = 'dirichlet'", ge=1e-6, le=1e6)
     train_examples: int | None = setting(None, "use only so many training examples", gt=0)
@@ -75,12 +80,32 @@ class ModelConfig(Settings):
     """The frozen network."""
 
     name: Literal[
-        "conv4", "conv6", "conv10", "resnet18", "conv4-slim", "conv6-slim", "conv10-slim", "resnet18-slim", "own"
-    ] = setting("conv4", "network; a slim one has a quarter of the channels")
-    init: Literal["kaiming", "e", "half"] = setting(
-        "kaiming",
-        "σ of the frozen weights: √(2/fan_in); e/√fan_in as in the authors' code; half: 2/√fan_in, and θ starts at 0 "
-        "or 1 instead of between (docs/start.md)",
+        "conv4",
+        "conv6",
+        "conv10",
+        "resnet18",
+        "conv4-slim",
+        "conv6-slim",
+        "conv10-slim",
+        "resnet18-slim",
+        "minilm",
+        "minilm-head",
+        "minilm-lora4",
+        "minilm-lora16",
+        "minilm-ffa16",
+        "own",
+    ] = setting("conv4", "network; a slim one has a quarter of the channels; minilm…: see docs/pretrained.md")
+    init: Literal["auto", "half", "kaiming", "e"] = setting(
+        "auto",
+        "σ of the frozen weights and where θ starts; auto: as tuned for the algorithm; half: 2/√fan_in, and θ starts "
+        "at 0 or 1 (docs/start.md); kaiming: √(2/fan_in), and θ starts between, as in the paper; e: e/√fan_in, as in "
+        "the authors' code",
+    )
+    weights: Literal["random", "given"] = setting(
+        "random", "the values under the mask: random ±σ, or given: those of a pretrained network (docs/pretrained.md)"
+    )
+    keep: float = setting(
+        0.98, "of model.weights = 'given': θ of every masked weight before any training", gt=0.5, le=1
     )
 
 
@@ -90,12 +115,93 @@ class LocalConfig(Settings):
     epochs: int = setting(3, "local epochs", gt=0)
     batch_size: int = setting(128, "examples in a minibatch, at most", gt=0)
     lr: Annotated[float, Field(gt=0)] | Literal["auto"] = setting(
-        "auto", "learning rate; auto: as tuned for the algorithm (of Adam on FedPM's scores: 0.1)"
+        "auto", "learning rate; auto: as tuned for the algorithm, FedPM's by fedpm.effort from a client's steps"
     )
     lr_decay: Annotated[float, Field(gt=0, le=1)] | Literal["auto"] = setting(
         "auto", "factor of local.lr, round after round; auto: as tuned for the algorithm"
     )
+    lr_fade: Annotated[float, Field(ge=0)] | Literal["auto"] = setting(
+        "auto",
+        "T: the rate also falls as 1/√(1 + (t − 1)/T) in round t; 0: it does not; auto: as tuned for the algorithm",
+    )
+    float_lr: float = setting(
+        0.001, "rate of Adam on parameters that are trained as floats, such as the scales of norm layers", gt=0
+    )
     gradient: Literal["theta", "identity"] = setting(
         "theta", "straight-through gradient of the Bernoulli sample: times θ, or unchanged"
     )
+    logit_adjustment: float = setting(
+        0.0,
+        "τ: the local loss adds τ · log(a client's share of each class) to the logits, so that a client that lacks "
+        "classes does not unlearn them; nothing of it leaves the client",
+        ge=0,
+        le=10,
+    )
+    cache: bool = setting(
+        False,
+        "run the frozen first layers of a pretrained network once on every example and keep what they give, in memory",
+    )
     threads: int = setting(1, "threads of a training step (part of the result: see README)", gt=0)
+
+
+LOSSES = ("cross-entropy", "binary", "mse", "mae", "huber")
+"""The losses that have names."""
+METRICS = ("accuracy", "f1", "mse", "mae", "r2", "loss")
+"""The metrics that have names."""
+
+
+class TaskConfig(Settings):
+    """What training lowers, and by what networks are judged."""
+
+    loss: str = setting(
+        "auto",
+        f"what training lowers: {', '.join(LOSSES)}, or MODULE:FUNCTION; auto: cross-entropy (docs/tasks.md)",
+    )
+    metrics: Literal["auto"] | list[str] = setting(
+        "auto",
+        f"by what networks are judged, the first decides: {', '.join(METRICS)}, or MODULE:FUNCTION; auto: accuracy of "
+        "classes and truth values, else the loss",
+    )
+
+    @field_validator("metrics", mode="before")
+    @classmethod
+    def _one_is_a_list(cls, value: object) -> object:
+        return [value] if isinstance(value, str) and value != "auto" else value
+
+    @model_validator(mode="after")
+    def _known(self) -> Self:
+        faults = [
+            f"task.{key} = {name!r}: {choices(name, known)}, or MODULE:FUNCTION"
+            for key, names, known in (("loss", [self.loss], LOSSES), ("metrics", self.metrics, METRICS))
+            for name in (names if isinstance(names, list) else [])
+            if name != "auto" and name not in known and ":" not in name
+        ]
+        if faults or self.metrics == []:
+            raise ValueError("\n".join(faults) or "task.metrics = []: one at least should be there, or 'auto'")
+        return self
+
+
+class EvaluationConfig(Settings):
+    """Where networks are scored, and whether clients score their own."""
+
+    at: Literal["server", "clients"] = setting(
+        "server",
+        "who scores held-out examples of clients: the server, which pools them as a simulation can, or the clients of "
+        "a round, which send counts (docs/tasks.md)",
+    )
+    local: bool = setting(
+        False, "clients also score what they received and what they trained, on examples that they hold out"
+    )
+
+    @property
+    def held(self) -> bool:
+        """Whether clients hold out examples of their own."""
+        return self.local or self.at == "clients"
+
+
+class StopConfig(Settings):
+    """When training ends before its last round."""
+
+    patience: int | None = setting(
+        None, "rounds without a better score on validation data after which training ends (default: never)", gt=0
+    )

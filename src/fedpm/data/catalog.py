@@ -21,7 +21,7 @@ class Spec:
     train: tuple[str, ...]
     test: tuple[str, ...]
     counts: tuple[int, int]
-    shape: tuple[int, int, int]
+    shape: tuple[int, ...]
     classes: tuple[str, ...]
     megabytes: int
     mirrors: tuple[str, ...]
@@ -165,8 +165,41 @@ _CIFAR100 = Spec(
     label_bytes=2,
 )
 
-SPECS = {spec.name: spec for spec in (_MNIST, _EMNIST, _FASHION, _CIFAR10, _CIFAR100)}
-"""The public data sets by name."""
+_REUTERS = Spec(
+    name="reuters",
+    title="Reuters-21578, 8 topics",
+    train=("articles.json",),
+    test=(),
+    counts=(1121, 370),
+    shape=(48,),
+    classes=("earn", "acq", "crude", "trade", "money-fx", "interest", "ship", "sugar"),
+    megabytes=21,
+    mirrors=(),
+    archives={},
+    sha256={"articles.json": "00fec1c87419901801395e3908a5197d01398fa1a25e442214c4005779256e68"},
+    folders=("reuters",),
+)
+
+_MINILM = Spec(
+    name="minilm",
+    title="all-MiniLM-L6-v2, a pretrained network",
+    train=("model.safetensors", "vocab.txt"),
+    test=(),
+    counts=(0, 0),
+    shape=(48,),
+    classes=(),
+    megabytes=84,
+    mirrors=(),
+    archives={},
+    sha256={
+        "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+        "vocab.txt": "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3",
+    },
+    folders=("minilm",),
+)
+
+SPECS = {spec.name: spec for spec in (_MNIST, _EMNIST, _FASHION, _CIFAR10, _CIFAR100, _REUTERS, _MINILM)}
+"""The public data sets by name, and what is got in the same way: the values of a pretrained network."""
 
 FILE_BY_SHA256 = {checksum: (spec.name, file) for spec in SPECS.values() for file, checksum in spec.sha256.items()}
 """Which file of which data set a checksum of decoded content belongs to."""

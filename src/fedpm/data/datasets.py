@@ -1,4 +1,4 @@
-"""Data sets as arrays in memory.
+"""Data sets as arrays, in memory or read when they are asked for.
 
 Images are kept as uint8 and scaled to [−1, 1] a batch at a time; inputs of any other type are used as they
 are, floats as float32.
@@ -17,9 +17,12 @@ import torch
 
 from fedpm.data import local
 from fedpm.data.catalog import SPECS
-from fedpm.data.folder import read_folder
+from fedpm.data.folder import CLIENT, read_folder
 from fedpm.data.formats import decode
-from fedpm.errors import DataError
+from fedpm.data.given import examples
+from fedpm.data.labels import numbered
+from fedpm.data.lazy import Lazy
+from fedpm.errors import DataError, choices
 from fedpm.rng import Streams
 
 Array = npt.NDArray[Any]
@@ -29,25 +32,31 @@ Array = npt.NDArray[Any]
 class Shard:
     """Inputs and their labels: the examples of a client, or a part of a data set."""
 
-    x: Array
-    y: npt.NDArray[np.int64]
+    x: Any
+    """An array, or ``Lazy``, which is indexed like one."""
+    y: Array
+    """int64 for a class an example; else numbers or truth values, of any shape an example."""
+    held: "Shard | None" = None
+    """What a client does not train with, to score networks on."""
 
     def __len__(self) -> int:
         return len(self.y)
 
     def take(self, indices: npt.NDArray[np.intp]) -> "Shard":
         """Return the chosen examples."""
-        return Shard(self.x[indices], self.y[indices])
+        x = self.x.take(indices) if isinstance(self.x, Lazy) else self.x[indices]
+        return Shard(x, self.y[indices])
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """A classification data set with its official train and test parts."""
+    """A data set with its official train and test parts."""
 
     name: str
     train: Shard
     test: Shard
     classes: tuple[str, ...]
+    """The names of the classes; where labels are none, of a network's outputs."""
     preprocessing: str = ""
     """How raw inputs were made into these, as a formula; empty if nothing was done."""
 
@@ -56,9 +65,14 @@ class Dataset:
         """The shape of one input: (channels, height, width) for images."""
         return tuple(self.train.x.shape[1:])
 
+    @property
+    def labelled(self) -> bool:
+        """Whether each example is of one class."""
+        return self.train.y.ndim == 1 and self.train.y.dtype.kind == "i"
+
     def channel_statistics(self) -> tuple[list[float], list[float]]:
         """Return mean and standard deviation of each channel of the training inputs; images count in [0, 1]."""
-        x = self.train.x
+        x = np.asarray(self.train.x)
         scale = 255.0 if x.dtype == np.uint8 else 1.0
         channels = [x] if x.ndim < 3 else [x[:, channel] for channel in range(x.shape[1])]
         return [float(c.mean(dtype=np.float64) / scale) for c in channels], [
@@ -93,44 +107,29 @@ class Dataset:
 
 
 def dataset(
-    train: tuple[Any, Any],
-    test: tuple[Any, Any],
+    train: Any,
+    test: Any,
     *,
     classes: tuple[str, ...] | None = None,
     name: str = "own",
     preprocessing: str = "",
+    label: str = "label",
 ) -> Dataset:
-    """Make a data set of your own arrays or tensors: ``(inputs, labels)`` to train and to test on."""
-    parts = [_shard(part, pair) for part, pair in (("train", train), ("test", test))]
-    top = max(int(part.y.max()) for part in parts) + 1
-    names = classes or tuple(str(label) for label in range(top))
-    if top > len(names):
-        raise DataError(f"{name}: a label is {top - 1}, but {len(names)} classes are named; labels start at 0")
-    if parts[0].x.shape[1:] != parts[1].x.shape[1:]:
+    """Make a data set of your own: ``(inputs, labels)``, or what else ``fedpm.data.given`` reads."""
+    pairs = {where: examples(where, source, label) for where, source in (("train", train), ("test", test))}
+    (x, _), (test_x, _) = pairs.values()
+    if x.shape[1:] != test_x.shape[1:]:
         raise DataError(
-            f"{name}: train inputs have shape {parts[0].x.shape[1:]}, test inputs {parts[1].x.shape[1:]}; "
-            "they should agree"
+            f"{name}: train inputs have shape {x.shape[1:]}, test inputs {test_x.shape[1:]}; they should agree"
         )
-    if parts[0].x.dtype == np.uint8:
-        preprocessing = "x / 127.5 - 1"  # by to_input
-    return Dataset(name, parts[0], parts[1], names, preprocessing)
+    labels, names = numbered({where: pair[1] for where, pair in pairs.items()}, classes)
+    parts = Shard(x, labels[0]), Shard(test_x, labels[1])
+    return Dataset(name, *parts, names, preprocessing_of(parts[0], preprocessing))
 
 
-def _shard(part: str, pair: tuple[Any, Any]) -> Shard:
-    x, y = (np.asarray(values) for values in pair)
-    if x.ndim and y.ndim and (len(x) != len(y) or len(y) == 0):
-        raise DataError(
-            f"{part}: {len(x)} inputs and {len(y)} labels; there should be one label an input, at least one"
-        )
-    if y.ndim != 1 or not np.issubdtype(y.dtype, np.integer) or int(y.min()) < 0:
-        raise DataError(f"{part}: labels should be a row of integers from 0, and are {y.dtype} of shape {y.shape}")
-    if x.ndim == 0 or not np.issubdtype(x.dtype, np.number):
-        raise DataError(f"{part}: inputs should be an array of numbers, and are {x.dtype} of shape {x.shape}")
-    if np.issubdtype(x.dtype, np.floating):
-        x = x.astype(np.float32)
-        if not np.isfinite(x).all():
-            raise DataError(f"{part}: inputs hold NaN or infinite values; clean them first")
-    return Shard(x, y.astype(np.int64))
+def preprocessing_of(shard: Shard, said: str) -> str:
+    """Return what is done to inputs, as a formula: by ``to_input``, or what the caller says was done before."""
+    return "x / 127.5 - 1" if shard.x.dtype == np.uint8 else said
 
 
 def digits(data_dir: Path | str | None = None) -> Dataset:
@@ -160,17 +159,34 @@ def public(name: str, data_dir: Path | str | None = None) -> Dataset:
 
 
 def folder(path: Path | str) -> Dataset:
-    """Return the data set of your own in a folder of .npy or .npz arrays; see ``fedpm.data.folder``."""
-    arrays, classes = read_folder(Path(path))
-    return dataset(
-        (arrays["train_x"], arrays["train_y"]),
-        (arrays["test_x"], arrays["test_y"]),
-        classes=classes,
-        name=Path(path).resolve().name,
-    )
+    """Return the data set of your own in a folder, arrays (``fedpm.data.folder``) or images, or in a table."""
+    from fedpm.data.federation import by_owner, federation, holds_images, image_folder, one_file
+
+    path = Path(path)
+    if path.is_file():
+        return one_file(path)
+    if path.is_dir() and holds_images(path):
+        return image_folder(path)
+    arrays, classes = read_folder(path)
+    train, test = (arrays["train_x"], arrays["train_y"]), (arrays["test_x"], arrays["test_y"])
+    name = path.resolve().name
+    if CLIENT not in arrays:
+        return dataset(train, test, classes=classes, name=name)
+    return federation(by_owner(str(path), *train, arrays[CLIENT]), test=test, classes=classes, name=name)
 
 
-DATASETS: dict[str, Callable[..., Dataset]] = {"digits": digits, **{name: partial(public, name) for name in SPECS}}
+def reuters(data_dir: Path | str | None = None) -> Dataset:
+    """Return the articles of Reuters-21578 with one of eight topics, as token numbers."""
+    from fedpm.data import texts
+
+    return texts.reuters(data_dir)
+
+
+DATASETS: dict[str, Callable[..., Dataset]] = {
+    "digits": digits,
+    **{name: partial(public, name) for name, spec in SPECS.items() if len(spec.shape) == 3},
+    "reuters": reuters,
+}
 """What loads each data set that has a name, from a data folder (default: the usual one)."""
 
 
@@ -178,8 +194,8 @@ def load_dataset(name: Path | str, data_dir: Path | str | None = None) -> Datase
     """Return a data set as arrays in memory: by its name, or by the folder that holds arrays of your own."""
     if name in DATASETS:
         return DATASETS[str(name)](data_dir)
-    if not Path(name).is_dir():
-        raise DataError(f"{name}: neither a folder nor a data set; there are: {', '.join(DATASETS)}")
+    if not Path(name).exists():
+        raise DataError(f"{name}: neither a folder nor a data set; {choices(str(name), DATASETS)}")
     return folder(name)
 
 
@@ -189,3 +205,8 @@ def to_input(x: Array, device: torch.device) -> torch.Tensor:
     if batch.dtype == torch.uint8:
         batch = batch.to(torch.float32).div_(127.5).sub_(1)
     return batch.contiguous(memory_format=torch.channels_last) if batch.ndim == 4 else batch
+
+
+def to_target(y: Array, device: torch.device) -> torch.Tensor:
+    """Return the targets of a batch as a loss takes them: whole numbers as int64, all others as float32."""
+    return torch.from_numpy(y).to(device, torch.int64 if y.dtype.kind in "iu" else torch.float32)

@@ -2,11 +2,13 @@
 
 They are four .npy files of these names, or the members of the one .npz file of the folder. Inputs are
 (N, C, H, W) for images; uint8 is scaled to [−1, 1] on use, floats are taken as they are. Labels are integers
-from 0. A file ``classes.txt`` may name the classes, one a line. Pickled objects are never loaded.
+from 0, words or truth values. An array ``client`` may name the client of each training example. A file
+``classes.txt`` may name the classes, one a line. Pickled objects are never loaded.
 """
 
 import zipfile
 import zlib
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +18,22 @@ import numpy.typing as npt
 from fedpm.errors import DataError
 
 NAMES = ("train_x", "train_y", "test_x", "test_y")
+CLIENT = "client"
+"""Names the client of each training example, if it is there."""
 Arrays = dict[str, npt.NDArray[Any]]
 
 
 def read_folder(path: Path) -> tuple[Arrays, tuple[str, ...] | None]:
-    """Return the four arrays of a folder, and the names of the classes if it has them."""
+    """Return the four arrays of a folder, ``client`` if it is there, and the names of the classes if it has them."""
     if not path.is_dir():
         raise DataError(f"{path}: there is no such folder; it should hold {', '.join(NAMES)} as .npy or .npz")
     npz_files = sorted(path.glob("*.npz"))
-    npy_files = {name: path / f"{name}.npy" for name in NAMES if (path / f"{name}.npy").exists()}
+    npy_files = {name: path / f"{name}.npy" for name in (*NAMES, CLIENT) if (path / f"{name}.npy").exists()}
     if len(npz_files) + bool(npy_files) > 1:
         listed = ", ".join(p.name for p in [*npz_files, *npy_files.values()])
         raise DataError(f"{path}: holds {listed}; there should be one .npz file, or .npy files only")
-    arrays = _load(npz_files[0]) if npz_files else {name: _load(file)[""] for name, file in npy_files.items()}
+    wanted = (*NAMES, CLIENT)
+    arrays = load_arrays(npz_files[0], wanted) if npz_files else {n: load_arrays(f)[""] for n, f in npy_files.items()}
     missing = [name for name in NAMES if name not in arrays]
     if missing:
         raise DataError(
@@ -38,13 +43,13 @@ def read_folder(path: Path) -> tuple[Arrays, tuple[str, ...] | None]:
     return arrays, _class_names(path / "classes.txt")
 
 
-def _load(file: Path) -> Arrays:
-    """Return the arrays of a file by name; that of a .npy file has the name ''."""
+def load_arrays(file: Path, wanted: Collection[str] = ()) -> Arrays:
+    """Return the wanted arrays of a file by name; that of a .npy file has the name ''."""
     try:
         loaded = np.load(file, allow_pickle=False)
         if isinstance(loaded, np.lib.npyio.NpzFile):
             with loaded:
-                return {name: loaded[name] for name in loaded.files if name in NAMES}
+                return {name: loaded[name] for name in loaded.files if name in wanted}
         return {"": loaded}
     except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(

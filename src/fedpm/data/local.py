@@ -129,6 +129,8 @@ def _is_damaged(spec: Spec, files: Mapping[str, bytes], mismatched: Sequence[str
 
 
 def _official_size(spec: Spec, name: str) -> int:
+    if len(spec.shape) != 3:
+        return -1  # no image, and so of any size
     names, count = (spec.train, spec.counts[0]) if name in spec.train else (spec.test, spec.counts[1])
     channels, height, width = spec.shape
     if spec.label_bytes:

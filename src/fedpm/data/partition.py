@@ -35,7 +35,8 @@ def split(
     if how == "iid":
         return iid(labels, clients, seed)
     raise DataError(
-        f"data.split = {how!r} should be iid, classes with data.classes_per_client, or dirichlet with data.alpha"
+        f"data.split = {how!r} should be iid, classes with data.classes_per_client, dirichlet with data.alpha, or "
+        "given where the data name clients"
     )
 
 

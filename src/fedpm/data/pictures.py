@@ -10,7 +10,6 @@ from matplotlib.figure import Figure, SubFigure
 from fedpm.data.datasets import Dataset
 from fedpm.data.download import writing
 from fedpm.data.partition import Indices, histogram
-from fedpm.errors import DataError
 from fedpm.files import write_atomically
 
 _EXAMPLES_PER_CLASS = 10
@@ -18,8 +17,6 @@ _EXAMPLES_PER_CLASS = 10
 
 def save_picture(dataset: Dataset, parts: list[Indices] | None, path: Path) -> None:
     """Write a PNG with the contact sheet, and with the clients' class histograms where a split is given."""
-    if path.suffix.lower() != ".png":
-        raise DataError(f"{path}: the picture is a PNG, so its name should end in .png")
     figure = Figure(figsize=(10, 6 if parts is None else 12), dpi=150)
     if parts is None:
         contact_sheet(dataset, figure)
@@ -43,9 +40,11 @@ def contact_sheet(dataset: Dataset, figure: Figure | SubFigure) -> None:
         axes.axis("off")
         return
     rows, labels = _class_rows(dataset)
-    axes.imshow(rows, cmap="gray", interpolation="nearest")
-    height = dataset.input_shape[1]
+    axes.imshow(rows, cmap="gray", interpolation="nearest", vmin=0, vmax=1)
+    axes.spines[:].set_visible(False)
+    height = len(rows) // len(labels)
     axes.set_xticks([])
+    axes.tick_params(length=0)
     axes.set_yticks(height * (np.arange(len(labels)) + 0.5) - 0.5, labels, fontsize=7)
 
 
@@ -53,7 +52,7 @@ def _class_rows(dataset: Dataset) -> tuple[npt.NDArray[np.float32], list[str]]:
     """Return one image of all examples, and the name of the classes of each row."""
     classes, side = len(dataset.classes), 1 if len(dataset.classes) <= 10 else 5
     tiles = [_example_strip(dataset, label) for label in range(classes)]
-    tiles += [np.zeros_like(tiles[0])] * (-classes % side)
+    tiles += [np.ones_like(tiles[0])] * (-classes % side)
     rows = [np.concatenate(tiles[start : start + side], axis=1) for start in range(0, classes, side)]
     names = [" ".join(dataset.classes[start : start + side]) for start in range(0, classes, side)]
     sheet = np.concatenate(rows)
@@ -61,13 +60,14 @@ def _class_rows(dataset: Dataset) -> tuple[npt.NDArray[np.float32], list[str]]:
 
 
 def _example_strip(dataset: Dataset, label: int) -> npt.NDArray[np.float32]:
-    """Return the first examples of a class side by side, (H, W·10, C) in [0, 1]."""
+    """Return the first examples of a class side by side with white between them, (H + gap, 10 (W + gap), C)."""
     channels, height, width = dataset.input_shape
     chosen = dataset.train.x[np.flatnonzero(dataset.train.y == label)[:_EXAMPLES_PER_CLASS]]
     scaled = chosen / 255 if chosen.dtype == np.uint8 else np.clip((chosen + 1) / 2, 0, 1)
-    strip = np.zeros((_EXAMPLES_PER_CLASS, channels, height, width), np.float32)
-    strip[: len(chosen)] = scaled
-    return strip.transpose(2, 0, 3, 1).reshape(height, _EXAMPLES_PER_CLASS * width, channels)
+    gap = max(1, height // 12)
+    strip = np.ones((_EXAMPLES_PER_CLASS, channels, height + gap, width + gap), np.float32)
+    strip[: len(chosen), :, :height, :width] = scaled
+    return strip.transpose(2, 0, 3, 1).reshape(height + gap, -1, channels)
 
 
 def draw_split(dataset: Dataset, parts: list[Indices], figure: Figure | SubFigure) -> None:

@@ -2,26 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fedpm.methods.base import ClientResult, Method
+from fedpm.methods.base import ClientResult, Method, Waiting
 from fedpm.rng import Streams
 
 if TYPE_CHECKING:
     from fedpm.data.datasets import Shard
     from fedpm.data.partition import Indices
     from fedpm.registry import Settings
+    from fedpm.training.task import Task as TrainingTask
 
 
 @dataclass(frozen=True)
 class Task:
-    """A broadcast for one client, and what a simulated client remembers of the round before."""
+    """A broadcast for one client, and what a simulated client remembers of the round before.
+
+    In a later ``stage`` of the round it is the server's next message, which a simulated client answers by ``waiting``.
+    """
 
     client: int
     broadcast: bytes
     memory: bytes = b""
+    stage: int = 0
+    waiting: Waiting | None = None
+    score: bool = False
+    """Whether to score what is sent, and not to train."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """What clients hold out: examples of each by number, the task by which they score, and whether they do in training.
+
+    ``parts`` are ``"validation"`` and perhaps ``"test"``.
+    """
+
+    parts: Mapping[str, tuple[Shard, Sequence[Indices]]]
+    task: TrainingTask
+    in_training: bool
+
+    def of(self, client: int) -> dict[str, Shard]:
+        """Return the examples that a client holds out."""
+        return {what: shard.take(parts[client]) for what, (shard, parts) in self.parts.items()}
 
 
 @dataclass(frozen=True)
@@ -33,12 +57,24 @@ class Clients:
     parts: Sequence[Indices]
     streams: Streams
     threads: int
+    names: tuple[str, ...] = ()
+    """What the data call the clients, if anything."""
+    held: Held | None = None
 
     def run(self, round: int, task: Task) -> ClientResult:
-        """Answer a broadcast as one client."""
+        """Answer a broadcast, or a later message of the round, as one client."""
+        if task.waiting is not None:
+            return task.waiting.answer(task.broadcast)
         from fedpm.training.device import threads
 
+        if task.score:
+            from fedpm.engines.scoring import write_scores
+
+            with threads(self.threads):
+                return ClientResult(write_scores(self, round, task))
         shard = self.train.take(self.parts[task.client])
+        if self.held is not None and self.held.in_training:
+            shard = replace(shard, held=self.held.of(task.client)["validation"])
         with threads(self.threads):
             rng = self.streams.at(round, task.client)
             return self.method.client_update(task.broadcast, shard, rng, task.memory)
@@ -76,7 +112,8 @@ class Engine(Protocol):
     def run(self, round: int, tasks: Sequence[Task]) -> Iterator[Reply]:
         """Give the clients their broadcasts and yield their replies in the order of ``tasks``.
 
-        The order is fixed because sums of floats (norm statistics, dense updates) depend on it.
+        The order is fixed because sums of floats (norm statistics, dense updates) depend on it. Where a round takes
+        several stages, this is called for each of them.
         """
 
     def close(self) -> None:
@@ -85,9 +122,14 @@ class Engine(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """What an engine is started with: all clients N, clients of a round K, worker processes, the engine's settings."""
+    """What an engine is started with: all clients N, clients of a round K, rounds, the engine's settings.
+
+    ``workers`` is the number of worker processes; if ``at_leisure``, they start once they are worth it.
+    """
 
     clients: int
     per_round: int
+    rounds: int
     workers: int
+    at_leisure: bool = False
     settings: Settings | None = None

@@ -1,16 +1,23 @@
 """The embedded engine: clients in this process, one after another, or in worker processes."""
 
 import pickle
+import time
 import traceback
 from collections import deque
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
 
+from fedpm.children import Child, ready
 from fedpm.engines.base import Clients, Reply, Start, Task
 from fedpm.errors import EngineError
 from fedpm.methods.base import ClientResult
-from fedpm.processes import Child, ready
 from fedpm.registry import EngineSpec, register
+
+PATIENCE = 600.0
+"""Seconds after which a worker that owes a reply and uses no processor time is given up."""
+
+START = 10.0
+"""Seconds of processor time that worker processes should save before they are started, which takes some each."""
 
 
 def replied(task: Task, result: ClientResult) -> Reply:
@@ -44,7 +51,7 @@ class Workers:
         self._workers: list[Child] = []
         try:
             for _ in range(count):
-                self._workers.append(Child(_work, clients))
+                self._workers.append(Child(_work, clients, patience=PATIENCE))
             for worker in self._workers:
                 worker.receive()
         except BaseException as error:
@@ -53,7 +60,7 @@ class Workers:
                 raise
             raise EngineError(
                 f"worker processes could not start ({error}): network and data of your own should be importable from a "
-                "module, and a script should start runs below if __name__ == '__main__'; or use workers=1"
+                "module, or be defined in a script's file before its first run; or use workers=1"
             ) from None
 
     def run(self, round: int, tasks: Sequence[Task]) -> Iterator[Reply]:
@@ -82,8 +89,8 @@ class Workers:
                     turn += 1
         except EngineError as error:
             raise EngineError(
-                f"a worker process ended unexpectedly ({error}), most likely for want of memory; use fewer --workers "
-                "and resume"
+                f"a worker process ended unexpectedly ({error}); nothing that was saved is lost: resume, with fewer "
+                "--workers if memory was short"
             ) from None
         finally:
             if running:  # broken off: what they would still send belongs to no round
@@ -94,6 +101,39 @@ class Workers:
         for worker in self._workers:
             worker.kill()
         self._workers = []
+
+
+class Growing:
+    """Runs clients in this process until those to come are worth the start of worker processes."""
+
+    quorum = 0
+
+    def __init__(self, clients: Clients, how: Start) -> None:
+        self._clients, self._how = clients, how
+        self._workers: Workers | None = None
+        self._quickest = 0.0
+
+    def run(self, round: int, tasks: Sequence[Task]) -> Iterator[Reply]:
+        """Yield the replies in order."""
+        later = (self._how.rounds - round) * self._how.per_round
+        for number, task in enumerate(tasks):
+            saved = (1 - 1 / self._how.workers) * self._quickest * (len(tasks) - number + later)
+            if self._workers is None and saved > START:
+                self._workers = Workers(self._clients, self._how.workers)
+            if self._workers is not None:
+                yield from self._workers.run(round, tasks[number:])
+                return
+            begun = time.process_time()  # by the clock, a busy machine would seem worth more workers
+            reply = replied(task, self._clients.run(round, task))
+            took = time.process_time() - begun
+            if not task.stage:  # later stages take next to nothing
+                self._quickest = min(self._quickest or took, took)  # the first one also warms up
+            yield reply
+
+    def close(self) -> None:
+        """End the worker processes, if any."""
+        if self._workers is not None:
+            self._workers.close()
 
 
 def _work(pipe: Connection, clients: Clients) -> None:
@@ -116,9 +156,11 @@ def _reply(clients: Clients, round: int, task: Task) -> ClientResult | Exception
         return error
 
 
-def start(clients: Clients, how: Start) -> Sequential | Workers:
+def start(clients: Clients, how: Start) -> Sequential | Workers | Growing:
     """Start as many worker processes as there are to be, or none."""
-    return Sequential(clients) if how.workers == 1 else Workers(clients, how.workers)
+    if how.workers == 1:
+        return Sequential(clients)
+    return Growing(clients, how) if how.at_leisure else Workers(clients, how.workers)
 
 
 register(EngineSpec(name="inprocess", label="in process", about="this program and its worker processes", build=start))

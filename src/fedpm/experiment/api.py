@@ -1,80 +1,150 @@
 """``fedpm.run`` and ``fedpm.resume``."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 from torch import nn
 
-from fedpm.config import Config, load
+from fedpm.children import stop_import
+from fedpm.config import LENGTH, Base, Config, changes_results, flattened, load
 from fedpm.data.datasets import Dataset
 from fedpm.engines.base import Engine
-from fedpm.errors import ConfigError
+from fedpm.errors import ConfigError, require
 from fedpm.experiment.build import Experiment, build, start_engine
 from fedpm.experiment.folder import RunFolder
-from fedpm.experiment.loop import Result, train
-from fedpm.experiment.observers import Observer
-from fedpm.registry import Settings
+from fedpm.experiment.loop import train
+from fedpm.experiment.observers import Callback
+from fedpm.experiment.result import Result
+from fedpm.model.kinds import Selector
+from fedpm.training.losses import Loss
 
 
 def run(
-    config: Config,
+    config: Base = "quickstart",
     *,
     net: nn.Module | None = None,
-    data: Dataset | None = None,
-    frozen: Collection[str] = (),
+    weights: str | None = None,
+    data: Dataset | Mapping[str, Any] | None = None,
+    frozen: Collection[Selector] = (),
+    trained: Collection[Selector] = (),
+    masked: Collection[Selector] = (),
+    loss: str | Loss | None = None,
+    metrics: Any = None,
     remote: bool = False,
     out: Path | str | None = None,
-    on_round: Observer = lambda record: None,
+    on_round: Callback = lambda round: None,
+    progress: bool | None = None,
     start: Callable[[Experiment], Engine] = start_engine,
+    **settings: Any,
 ) -> Result:
     """Train, and return the result; with ``out`` also leave a run folder that can be resumed.
 
     Args:
-        config: the settings.
+        config: settings to start from: a preset's name, a TOML file's path, a mapping (tables or dotted keys), or what
+            ``fedpm.load_config`` gave.
         net: a network of your own, instead of ``model.name``.
-        data: a data set of your own (``fedpm.dataset``), instead of ``data.name``.
-        frozen: parameters or modules of ``net`` that keep their value, unmasked.
+        weights: ``"given"`` if the values of ``net`` are to be kept under the mask: it is pretrained; a short form of
+            ``model.weights``.
+        data: data of your own (``fedpm.dataset``, ``fedpm.federation``), instead of ``data.name``; or settings of the
+            table ``data``.
+        frozen: parameters of ``net`` that keep their value: names, patterns such as ``encoder.*``, classes of modules.
+        trained: those that are trained as floats, which travel, instead of masked.
+        masked: those that are masked; of layers that a mask suits nothing need be said (docs/networks.md).
+        loss: what training lowers: a function of output and target, or a name (docs/tasks.md); instead of
+            ``task.loss``.
+        metrics: by what networks are judged, one or several: functions of output and target, torchmetrics objects,
+            names, what ``fedpm.metric`` gives; the first decides which network and which round are best.
         remote: clients hold data of their own, and ``data`` is what the server chooses and tests on.
         out: the run folder; it must be new or empty.
-        on_round: called with the record of each round as it ends.
+        on_round: called with each round as it ends (``fedpm.Round``): its record, its model, and how to stop.
+        progress: whether to show progress; unless said, on a terminal and in a notebook.
         start: starts another engine than ``config.engine`` names.
+        **settings: further settings, tables as mappings: ``rounds=5, local={"epochs": 2}``.
     """
-    experiment = build(config, net=net, data=data, frozen=frozen, remote=remote)
+    stop_import()
+    dataset = _dataset(data, settings)
+    settings |= {} if weights is None else {"model.weights": weights}
+    given: dict[str, Any] = {"net": net, "data": dataset, "frozen": frozen, "trained": trained, "masked": masked}
+    given |= {"loss": loss, "metrics": _several(metrics), "remote": remote}
+    experiment = _built(load(config, settings), **given)
     if out is None:
-        return train(experiment, None, on_round, start)
+        return train(experiment, None, on_round=on_round, progress=progress, start=start)
     with RunFolder.create(Path(out), experiment.config_toml) as folder:
-        return train(experiment, folder, on_round, start)
+        return train(experiment, folder, on_round=on_round, progress=progress, start=start)
 
 
 def resume(
     folder: Path | str,
     *,
     net: nn.Module | None = None,
-    data: Dataset | None = None,
-    frozen: Collection[str] = (),
-    workers: int | Literal["auto"] | None = None,
-    engine_settings: Settings | None = None,
+    data: Dataset | Mapping[str, Any] | None = None,
+    frozen: Collection[Selector] = (),
+    trained: Collection[Selector] = (),
+    masked: Collection[Selector] = (),
+    loss: str | Loss | None = None,
+    metrics: Any = None,
     remote: bool = False,
-    on_round: Observer = lambda record: None,
+    on_round: Callback = lambda round: None,
+    progress: bool | None = None,
     start: Callable[[Experiment], Engine] = start_engine,
+    **settings: Any,
 ) -> Result:
-    """Continue the run of a folder; it ends in the same model as an undisturbed run.
+    """Continue the run of a folder; it ends in the same model as an undisturbed run, unless clients draw in secret.
 
-    ``workers`` and ``engine_settings``, which change no result, may be others than before.
+    Of the settings, ``rounds`` and ``stop`` may be others than before, and those that change no result, such as
+    ``workers``.
     """
+    stop_import()
+    dataset = _dataset(data, settings)
+    given: dict[str, Any] = {"net": net, "data": dataset, "frozen": frozen, "trained": trained, "masked": masked}
+    given |= {"loss": loss, "metrics": _several(metrics), "remote": remote}
     with RunFolder.open(Path(folder)) as opened:
-        config = load(opened.config_file)
-        changes = {"workers": workers, config.engine: engine_settings}
-        config = config.model_copy(update={key: value for key, value in changes.items() if value is not None})
+        config = continued(load(opened.config_file), settings)
         check_resumable(config)
-        experiment = build(config, net=net, data=data, frozen=frozen, remote=remote)
-        return train(experiment, opened, on_round, start)
+        experiment = _built(config, **given)
+        return train(experiment, opened, on_round=on_round, progress=progress, start=start)
+
+
+def _dataset(data: Dataset | Mapping[str, Any] | None, settings: dict[str, Any]) -> Dataset | None:
+    """Return the caller's own data; what are settings of the table ``data`` go to the others."""
+    if isinstance(data, Mapping):
+        settings["data"] = data
+        return None
+    return data
+
+
+def _several(metrics: Any) -> list[Any] | None:
+    """Return metrics as a list, None for none."""
+    if metrics is None:
+        return None
+    return list(metrics) if isinstance(metrics, list | tuple) else [metrics]
+
+
+def _built(config: Config, **given: Any) -> Experiment:
+    """Return the experiment, or name the extra that a logger of it needs: before there is a folder."""
+    experiment = build(config, **given)
+    for name in experiment.loggers:
+        require(name, f"{name} = true", name)
+    return experiment
+
+
+def continued(before: Config, settings: Mapping[str, Any]) -> Config:
+    """Return the settings with which a run goes on, or refuse those that would make another run of it."""
+    config = load(before, settings)
+    old, new = flattened(before.model_dump()), flattened(config.model_dump())
+    fixed = [key for key in new if new[key] != old.get(key) and changes_results(key) and key not in LENGTH]
+    if fixed:
+        raise ConfigError(
+            f"{', '.join(fixed)}: a run goes on with the settings it began with; only {' and '.join(sorted(LENGTH))} "
+            "may change, and what changes no result, such as workers; start a new run for others"
+        )
+    return config
 
 
 def check_resumable(config: Config) -> None:
     """Refuse to go on where a round that was cut short would be released a second time."""
-    if config.privacy.secret:
+    if config.privacy.unit != "none" and config.privacy.secret is True:
         raise ConfigError(
             "privacy.secret = true: a round that was cut short would be repeated with fresh noise, and so be released "
             "twice and counted once; start a new run, and add up what both cost"

@@ -2,8 +2,8 @@
 
 import hashlib
 import os
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,23 +11,29 @@ import torch
 from torch import nn
 
 from fedpm.config import Config, flattened, settings_of, to_toml
-from fedpm.config.sections import DataConfig
-from fedpm.data.datasets import Dataset, Shard, folder, load_dataset, to_input
+from fedpm.data.datasets import Dataset, Shard
+from fedpm.data.federation import Federation
+from fedpm.data.lazy import Lazy
 from fedpm.data.participation import Participation
-from fedpm.data.partition import Indices, split
-from fedpm.engines.base import Clients, Engine, Start
+from fedpm.engines.base import Clients, Engine, Held, Start
 from fedpm.errors import ConfigError
+from fedpm.experiment.division import Division, divided, load
+from fedpm.experiment.fitting import check_fit, check_private_loss, check_suits
 from fedpm.experiment.folder import Origin
-from fedpm.experiment.settle import OWN, guarantee_of, settle
-from fedpm.methods.base import Ingredients, Method
-from fedpm.model import nets
+from fedpm.experiment.loggers import LOGGERS
+from fedpm.experiment.parts import method_of
+from fedpm.experiment.settle import OWN, check_given, guarantee_of, peopled, settle
+from fedpm.methods.base import Method
+from fedpm.model.kinds import Selector
 from fedpm.model.masking import MaskedNetwork
+from fedpm.model.pretrained import named
 from fedpm.privacy.budget import Guarantee, check_private
-from fedpm.registry import AGGREGATORS, CODERS, ENGINES, METHODS
+from fedpm.registry import ENGINES
 from fedpm.rng import SecretStreams, Streams
-from fedpm.training.device import choose_precision
-from fedpm.training.local import Local
-from fedpm.wire.coders.base import Coding
+from fedpm.training.features import Features, cached
+from fedpm.training.losses import Loss
+from fedpm.training.task import OWN as OWN_FUNCTION
+from fedpm.training.task import Task, task_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,13 +46,17 @@ class Experiment:
         clients: the client side.
         validation: what the server chooses on.
         dataset: the data, of which the server reports on ``test``.
+        task: what is learned.
+        scored_at: who scores networks on held-out examples of clients, the ``"server"`` or the ``"clients"``.
         participation: who takes part in which round.
         rounds: how many there are to be.
         seed: names every random stream.
         device: where the server evaluates.
         network_name: the built-in network; None for one of the user's own.
         guarantee: of differential privacy, if any.
-        tensorboard: whether TensorBoard is told of each round.
+        keep: which round's model is shipped, the ``"last"`` or the ``"best"`` on validation data.
+        patience: rounds without a better score there after which training ends; None: it does not.
+        loggers: who is told of each round beside the caller.
         engine: the name of the engine, and ``start`` what it is started with.
         provenance: the settings that the result depends on.
         config_toml: all settings, settled, for the run folder.
@@ -57,13 +67,17 @@ class Experiment:
     clients: Clients
     validation: Shard
     dataset: Dataset
+    task: Task
+    scored_at: str
     participation: Participation
     rounds: int
     seed: int
     device: torch.device
     network_name: str | None
     guarantee: Guarantee | None
-    tensorboard: bool
+    keep: str
+    patience: int | None
+    loggers: tuple[str, ...]
     engine: str
     start: Start
     provenance: dict[str, Any]
@@ -73,8 +87,11 @@ class Experiment:
         """Tell this network, these data and these settings from others."""
         digest = hashlib.blake2b(digest_size=8)
         for shard in (self.clients.train, self.validation, self.dataset.test):
-            digest.update(np.ascontiguousarray(shard.x).data)
-            digest.update(shard.y.data)
+            x = shard.x.source if isinstance(shard.x, Features) else shard.x
+            if not isinstance(x, Lazy):  # of what may be larger than memory the labels have to do
+                digest.update(np.ascontiguousarray(x).data)
+            digest.update(np.ascontiguousarray(shard.y).data)
+        digest.update("\n".join(self.clients.names).encode())
         identity = f"{self.method.network.fingerprint(self.seed):016x}-{digest.hexdigest()}"
         return Origin(identity, flattened(self.provenance))
 
@@ -84,47 +101,92 @@ def build(
     *,
     net: nn.Module | None = None,
     data: Dataset | None = None,
-    frozen: Collection[str] = (),
+    frozen: Collection[Selector] = (),
+    trained: Collection[Selector] = (),
+    masked: Collection[Selector] = (),
+    loss: str | Loss | None = None,
+    metrics: Sequence[Any] | None = None,
     remote: bool = False,
 ) -> Experiment:
-    """Make an experiment; a network or data of your own replace those that the configuration names.
+    """Make an experiment; a network, data, loss or metrics of your own replace those that the configuration names.
 
     If ``remote``, the data are what one place holds, and are not split: all training examples are those of the
     client that runs here, or those that a server chooses on.
     """
-    config = settle(config, net, data)
+    check_given(config, net, data)
+    dataset = data or load(config.data)
+    wanted = metrics or ([] if config.task.metrics == "auto" else config.task.metrics)
+    task, called, judged = task_of(loss or config.task.loss, wanted, labelled=dataset.labelled)
+    config = settle(peopled(config, dataset, own=data is not None, remote=remote), net, data, (called, judged))
     participation = Participation(config.seed, config.clients.total, config.clients.per_round)
     guarantee = guarantee_of(config)
-    dataset = (data or _load(config.data)).limited(config.data.train_examples, config.seed, config.data.test_examples)
-    everything = dataset.train, dataset.train
-    train, validation = everything if remote else dataset.holding_out(config.data.validation, config.seed)
-    if net is None:
-        net = nets.build(config.model.name, dataset.input_shape, len(dataset.classes))
-    network = MaskedNetwork(net, init=config.model.init, frozen=frozen)
-    _check_fit(network, dataset)
-    parts = [np.arange(len(train))] * config.clients.total if remote else _parts(config, train)
+    dataset = dataset.limited(config.data.train_examples, config.seed, config.data.test_examples)
+    division = divided(config, dataset, remote)
+    check_suits(task, called, dataset, logit_adjustment=config.local.logit_adjustment)
+    network = _network(config, dataset, net, frozen, trained, masked)
+    check_fit(network, task, called, dataset)
     if guarantee is not None:
-        check_private(guarantee, network, train, [len(part) for part in parts])
-    method = _method(config, network, guarantee)
-    streams = SecretStreams(config.seed) if guarantee is not None and guarantee.secret else Streams(config.seed)
+        check_private_loss(network, task, called, dataset)
+        check_private(guarantee, network, division.train, [len(part) for part in division.parts])
+    if config.local.cache and division.held:
+        raise ConfigError(
+            "local.cache = true: what clients hold out is not cached; set evaluation.at = 'server' and "
+            "evaluation.local = false, or local.cache = false"
+        )
+    if config.local.cache:
+        train, validation, test = cached(
+            [division.train, division.validation, dataset.test], network, config.local.threads
+        )
+        division, dataset = replace(division, train=train, validation=validation), replace(dataset, test=test)
+    method = method_of(config, network, guarantee, participation, task, dataset)
     return Experiment(
         algorithm=config.algorithm,
         method=method,
-        clients=Clients(method, train, parts, streams, config.local.threads),
-        validation=validation,
+        clients=_clients(config, method, dataset, division, task),
+        validation=division.validation,
+        scored_at=config.evaluation.at,
         dataset=dataset,
+        task=task,
         participation=participation,
         rounds=config.rounds,
         seed=config.seed,
         device=torch.device(config.device),
         network_name=None if config.model.name == OWN else config.model.name,
         guarantee=guarantee,
-        tensorboard=config.tensorboard,
+        keep=config.keep,
+        patience=config.stop.patience,
+        loggers=tuple(name for name in LOGGERS if getattr(config, name)),
         engine=config.engine,
         start=_start(config),
         provenance=settings_of(config, results_only=True),
         config_toml=to_toml(config),
     )
+
+
+def _network(
+    config: Config,
+    dataset: Dataset,
+    net: nn.Module | None,
+    frozen: Collection[Selector],
+    trained: Collection[Selector],
+    masked: Collection[Selector],
+) -> MaskedNetwork:
+    """Return the caller's network, or the one that the configuration names, under a mask."""
+    if net is None and not dataset.classes:
+        raise ConfigError(f"model.name = {config.model.name!r}: has an output a class, and labels are none; give net=…")
+    if net is None:
+        known = named(config.model.name, dataset.input_shape, len(dataset.classes), config.data.dir)
+        net, frozen, trained = known.net, (*frozen, *known.frozen), (*trained, *known.trained)
+    start = config.model.model_dump(include={"init", "weights", "keep"})
+    return MaskedNetwork(net, **start, frozen=frozen, trained=trained, masked=masked)
+
+
+def _clients(config: Config, method: Method[Any, Any], dataset: Dataset, division: Division, task: Task) -> Clients:
+    """Return the client side."""
+    streams = (SecretStreams if config.privacy.secret is True else Streams)(config.seed)
+    names = dataset.clients if isinstance(dataset, Federation) and config.data.split == "given" else ()
+    held = Held(division.held, task, config.evaluation.local) if division.held else None
+    return Clients(method, division.train, division.parts, streams, config.local.threads, names, held)
 
 
 def start_engine(experiment: Experiment) -> Engine:
@@ -133,78 +195,31 @@ def start_engine(experiment: Experiment) -> Engine:
     return engine
 
 
-def _method(config: Config, network: MaskedNetwork, guarantee: Guarantee | None) -> Method[Any, Any]:
-    spec, aggregator, tables = METHODS[config.algorithm], AGGREGATORS[config.aggregator], config.tables()
-    coder = CODERS[config.codec] if spec.masks else None
-    device = torch.device(config.device)
-    method: Method[Any, Any] = spec.build(
-        Ingredients(
-            network=network,
-            seed=config.seed,
-            local=Local(
-                epochs=config.local.epochs,
-                batch_size=config.local.batch_size,
-                lr=float(config.local.lr),
-                lr_decay=float(config.local.lr_decay),
-                gradient=config.local.gradient,
-                device=device,
-                precision=choose_precision(config.precision, device),
-            ),
-            aggregator=aggregator.build(tables.get(aggregator.table)),
-            coding=None if coder is None else Coding.of(coder, coder.build(tables.get(coder.table))),
-            private=None if guarantee is None else guarantee.private,
-            per_round=config.clients.per_round,
-            clients=config.clients.total,
-            tables=tables,
-        )
-    )
-    return method
-
-
-def _parts(config: Config, train: Shard) -> list[Indices]:
-    return split(
-        train.y,
-        config.clients.total,
-        config.seed,
-        config.data.split,
-        classes_per_client=config.data.classes_per_client,
-        alpha=config.data.alpha,
-    )
-
-
-def _load(data: DataConfig) -> Dataset:
-    return load_dataset(data.name, data.dir) if data.path is None else folder(data.path)
-
-
 def _start(config: Config) -> Start:
     if config.workers != "auto":
         workers = config.workers
-    elif OWN in (config.data.name, config.model.name) or torch.device(config.device).type != "cpu":
+    elif _own(config) or torch.device(config.device).type != "cpu":
         workers = 1  # classes of a notebook cannot move to other processes; one process fills an accelerator
     else:
         workers = max(1, cores() // config.local.threads)
     per_round = config.clients.per_round
     settings = config.tables().get(ENGINES[config.engine].table)
-    return Start(clients=config.clients.total, per_round=per_round, workers=min(workers, per_round), settings=settings)
+    return Start(
+        clients=config.clients.total,
+        per_round=per_round,
+        rounds=config.rounds,
+        workers=min(workers, per_round),
+        at_leisure=config.workers == "auto",
+        settings=settings,
+    )
+
+
+def _own(config: Config) -> bool:
+    """Return whether network, data or loss came through the Python API."""
+    return OWN in (config.data.name, config.model.name) or config.task.loss.startswith(OWN_FUNCTION)
 
 
 def cores() -> int:
     """Return how many processor cores this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)  # not on macOS and Windows
     return len(affinity(0)) if affinity else os.cpu_count() or 1
-
-
-def _check_fit(network: MaskedNetwork, dataset: Dataset) -> None:
-    """Refuse a network that cannot take the inputs or has too few outputs, before any work is done."""
-    module = network.module(network.weights(0), network.initial_stats())
-    try:
-        with torch.inference_mode():
-            shape = tuple(module(to_input(dataset.test.x[:1], torch.device("cpu"))).shape)
-    except (RuntimeError, TypeError, ValueError, IndexError) as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError(f"the network cannot take inputs of shape {dataset.input_shape}: {reason}") from None
-    if len(shape) != 2 or shape[1] < len(dataset.classes):
-        raise ConfigError(
-            f"the network gives an output of shape {shape} for one input; it should be (1, {len(dataset.classes)}): "
-            f"a score for each class of {dataset.name}"
-        )

@@ -2,7 +2,7 @@
 
 After every round a line is appended to ``rounds.jsonl`` and then the state is replaced in one step, each safely on
 disk before the next. A kill or a power cut between the two leaves a line too many, which ``resume`` drops: the state
-decides. The state has a checksum, and holds the settings that it came of.
+decides. The state has a checksum, and holds the settings that it came of and a digest of the log up to it.
 """
 
 import hashlib
@@ -16,9 +16,10 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
+from fedpm.config import LENGTH
 from fedpm.errors import ArtifactError
 from fedpm.experiment.record import RoundRecord, Summary
-from fedpm.files import append_durably, make_folder, remove_temporary, write_atomically
+from fedpm.files import append_durably, make_folder, remove_temporary, sync_folder, write_atomically
 from fedpm.methods.base import Arrays
 
 VERSION = "2"
@@ -45,6 +46,7 @@ class RunFolder:
         self._state = path / "checkpoint" / "state.safetensors"
         self._rounds = path / "rounds.jsonl"
         self._lock: IO[bytes] | None = None
+        self._logged = hashlib.blake2b(digest_size=16)
 
     @classmethod
     def create(cls, path: Path, config: str) -> Self:
@@ -108,9 +110,16 @@ class RunFolder:
         """Where the configuration of the run is."""
         return self.path / "config.toml"
 
+    def write_config(self, config: str) -> None:
+        """Replace the configuration, unless it is the same."""
+        if self.config_file.read_text() != config:
+            write_atomically(self.config_file, config.encode())
+
     def append(self, record: RoundRecord) -> None:
         """Add a round to the log."""
-        append_durably(self._rounds, (json.dumps(record, allow_nan=False) + "\n").encode())
+        line = _lines([record])
+        append_durably(self._rounds, line)
+        self._logged.update(line)
 
     def records(self, count: int | None = None) -> list[RoundRecord]:
         """Return the logged rounds, or the first ``count`` of them."""
@@ -120,15 +129,17 @@ class RunFolder:
             if any(record["round"] != number for number, record in enumerate(records, 1)):
                 raise ValueError("rounds are out of order")
         except (ValueError, TypeError, KeyError) as error:
-            raise ArtifactError(
-                f"{self._rounds}: a line is damaged ({error}); restore the file from a copy, or start anew"
-            ) from None
+            raise self._damaged_log(error) from None
         return records
 
     def save_state(self, arrays: Arrays, origin: Origin) -> None:
         """Replace the checkpoint after a round."""
         whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-        about = {"version": VERSION, "origin": json.dumps(vars(origin), sort_keys=True)}
+        about = {
+            "version": VERSION,
+            "origin": json.dumps(vars(origin), sort_keys=True),
+            "log": self._logged.hexdigest(),
+        }
         write_atomically(self._state, save(whole, {**about, "checksum": _checksum(whole, about)}))
 
     def load_state(self, origin: Origin) -> tuple[Arrays | None, list[RoundRecord]]:
@@ -136,7 +147,7 @@ class RunFolder:
 
         ``origin`` is what the run should have come of; the round is the checkpoint's to say.
         """
-        arrays, done = None, 0
+        arrays, done, about = None, 0, dict[str, str]()
         if self._state.exists():
             arrays, about = self._read_state()
             done = self._checked(about, origin)
@@ -146,16 +157,22 @@ class RunFolder:
                 f"{self._rounds} holds {len(records)} rounds, but the checkpoint is of round {done}; restore the file "
                 "from a copy, or start anew"
             )
-        lines = "".join(json.dumps(record, allow_nan=False) + "\n" for record in records)
-        write_atomically(self._rounds, lines.encode())
+        lines = _lines(records)
+        self._logged.update(lines)
+        if about.get("log", self._logged.hexdigest()) != self._logged.hexdigest():
+            raise self._damaged_log("it is not what the checkpoint was saved with")
+        write_atomically(self._rounds, lines)
         return arrays, records
+
+    def _damaged_log(self, why: object) -> ArtifactError:
+        return ArtifactError(f"{self._rounds}: a line is damaged ({why}); restore the file from a copy, or start anew")
 
     def _checked(self, about: dict[str, str], wanted: Origin) -> int:
         """Return the round of a checkpoint, or raise ArtifactError if it came of something else."""
         saved = Origin(**json.loads(about["origin"]))
         if saved.identity != wanted.identity:
             raise ArtifactError(f"{self.path}: this run was started with another network or other data; give those")
-        keys = sorted({*saved.settings, *wanted.settings} - {"rounds"})  # more rounds are welcome
+        keys = sorted({*saved.settings, *wanted.settings} - LENGTH)
         changed = [
             f"{key} = {wanted.settings.get(key)!r} instead of {saved.settings.get(key)!r}"
             for key in keys
@@ -196,10 +213,23 @@ class RunFolder:
         text = json.dumps(content, indent=indent, allow_nan=False) + "\n"
         write_atomically(self.path / name, text.encode())
 
+    def reopen(self) -> None:
+        """Mark the run as not complete, before its next round."""
+        (self.path / "summary.json").unlink(missing_ok=True)
+        sync_folder(self.path)
+
+    def write_model(self, name: str, model: bytes) -> None:
+        """Write the model."""
+        write_atomically(self.path / name, model)
+
     def finish(self, summary: Summary, name: str, model: bytes) -> None:
         """Write the results; the summary comes last and marks the run as complete."""
-        write_atomically(self.path / name, model)
+        self.write_model(name, model)
         self.write_json("summary.json", summary, indent=2)
+
+
+def _lines(records: list[RoundRecord]) -> bytes:
+    return "".join(json.dumps(record, allow_nan=False) + "\n" for record in records).encode()
 
 
 def _empty(path: Path) -> bool:

@@ -1,102 +1,168 @@
-"""The round loop, which exists here and nowhere else, and what a run gives."""
+"""The round loop, which exists here and nowhere else."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from importlib.metadata import version
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, closing, suppress
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
-from torch import nn
 
 from fedpm.data.partition import histogram
 from fedpm.engines.base import Engine
 from fedpm.errors import ConfigError
 from fedpm.experiment.build import Experiment
-from fedpm.experiment.folder import Origin, RunFolder
-from fedpm.experiment.observers import Observer, TensorBoard
-from fedpm.experiment.record import RoundRecord, Summary
+from fedpm.experiment.folder import RunFolder
+from fedpm.experiment.loggers import About, open_logger
+from fedpm.experiment.observers import Callback, Observer, Round
+from fedpm.experiment.progress import round_progress
+from fedpm.experiment.record import RoundRecord, best_round
+from fedpm.experiment.result import Result, finish, model_file
 from fedpm.experiment.round import run_round
-from fedpm.experiment.statistics import layers, versions
-from fedpm.model.export import Weights
-from fedpm.model.file import Model
+from fedpm.experiment.statistics import kinds_table
+from fedpm.methods.base import Arrays
 from fedpm.privacy.budget import Ledger
 
 _CLIENTS = 1000  # whose classes are written down, at most
+_BEST = "best/"  # before the names of a checkpoint's arrays that are of the best round
 
 
-@dataclass(frozen=True)
-class Result:
-    """What a run gives: the trained network, its model file, a summary, and a record a round.
+class Run:
+    """A run as far as it has come: the last state, the one whose model is shipped, a record a round, ε spent."""
 
-    The file is a seed and a mask, or of methods that train weights, those.
-    """
+    def __init__(self, experiment: Experiment, folder: RunFolder | None) -> None:
+        self.experiment, self.folder = experiment, folder
+        self.origin = experiment.origin()
+        arrays, self.records = folder.load_state(self.origin) if folder else (None, [])
+        self.state, self.kept = self._states(arrays)
+        if self.state.round > experiment.rounds:
+            done = self.state.round
+            raise ConfigError(f"rounds = {experiment.rounds}: this run has done {done} already; give at least {done}")
+        self.ledger = Ledger(experiment.guarantee, (record["clients"] for record in self.records))
 
-    model: nn.Module
-    file: Model | Weights
-    summary: Summary
-    rounds: list[RoundRecord]
+    def ended(self) -> str | None:
+        """Return why training has ended, None if it goes on."""
+        if self.state.round >= self.experiment.rounds:
+            return "rounds"
+        patience = self.experiment.patience
+        if patience and self.records and self.state.round - best_round(self.records)["round"] >= patience:
+            return "patience"
+        return None if self.ledger.affords(self.experiment.participation.of(self.state.round + 1)) else "budget"
+
+    def advance(self, engine: Engine) -> RoundRecord:
+        """Do a round; it is safe on disk when this returns."""
+        self.state, record = run_round(self.experiment, engine, self.state)
+        spent = self.ledger.charge(record["clients"])
+        if spent is not None:
+            record["epsilon"] = spent
+        self.records.append(record)
+        if self.shipped is record:
+            self.kept = self.state
+        if self.folder is not None:
+            self.folder.append(record)
+            self.folder.save_state(self._arrays(), replace(self.origin, round=self.state.round))
+        return record
+
+    @property
+    def shipped(self) -> RoundRecord:
+        """The record of the round whose model is shipped."""
+        return best_round(self.records) if self.experiment.keep == "best" else self.records[-1]
+
+    def result(self, ended: str) -> Result:
+        """Make the model and sum the run up, in the folder too."""
+        privacy = self.ledger.statement()
+        result = finish(self.experiment, self.kept, self.records, shipped=self.shipped, ended=ended, privacy=privacy)
+        if self.folder is not None:
+            self.folder.finish(result.summary, result.file.name, result.file.to_bytes())
+        return result
+
+    def save_model(self) -> None:
+        """Leave the model in the folder as it is now, for a run that breaks off."""
+        if self.folder is not None:
+            file = model_file(self.experiment, self.kept, self.shipped, self.ledger.statement())
+            self.folder.write_model(file.name, file.to_bytes())
+
+    def _arrays(self) -> Arrays:
+        """Return the state for a checkpoint, and beside it the one whose model is shipped if that is another."""
+        method = self.experiment.method
+        best = {} if self.kept is self.state else method.to_arrays(self.kept)
+        return method.to_arrays(self.state) | {_BEST + name: array for name, array in best.items()}
+
+    def _states(self, arrays: Arrays | None) -> tuple[Any, Any]:
+        """Return the states of a checkpoint, or those before the first round."""
+        method, folder = self.experiment.method, self.folder
+        if folder is None or arrays is None:
+            return (state := method.init()), state
+        best = {name.removeprefix(_BEST): array for name, array in arrays.items() if name.startswith(_BEST)}
+        try:
+            state = method.from_arrays({name: array for name, array in arrays.items() if not name.startswith(_BEST)})
+            return state, method.from_arrays(best) if best else state
+        except (KeyError, ValueError):
+            raise folder.wrong_state() from None
 
 
 def train(
     experiment: Experiment,
     folder: RunFolder | None,
-    on_round: Observer,
+    *,
+    on_round: Callback,
+    progress: bool | None,
     start: Callable[[Experiment], Engine],
 ) -> Result:
     """Run the rounds that are left, and return the result."""
-    method = experiment.method
-    origin = experiment.origin()
-    state, records = _resumed(experiment, folder, origin)
-    ledger = Ledger(experiment.guarantee, (record["clients"] for record in records))
-    observers = [*_observers(experiment, folder, state.round), on_round]
-    with _running(start, experiment) as engine:
-        while state.round < experiment.rounds and ledger.affords(experiment.participation.of(state.round + 1)):
-            state, record = run_round(experiment, engine, state)
-            spent = ledger.charge(record["clients"])
-            if spent is not None:
-                record["epsilon"] = spent
-            records.append(record)
-            if folder is not None:
-                folder.append(record)
-                folder.save_state(method.to_arrays(state), replace(origin, round=state.round))
+    run = Run(experiment, folder)
+    if folder is not None:
+        folder.write_config(experiment.config_toml)
+        _write_classes(folder, experiment)
+    return run.result(run.ended() or _train_on(run, on_round, progress, start))  # a finished run starts nothing
+
+
+def _train_on(run: Run, on_round: Callback, progress: bool | None, start: Callable[[Experiment], Engine]) -> str:
+    """Do rounds until training ends, and return why it did."""
+    with ExitStack() as started:
+        shown = round_progress(run.experiment.rounds, done=run.state.round, wanted=progress, about=_about(run))
+        observers = [started.enter_context(observer) for observer in (*_loggers(run), shown)]
+        engine = started.enter_context(closing(start(run.experiment)))
+        if run.folder is not None:
+            run.folder.reopen()
+        while (ended := run.ended()) is None:
+            record = run.advance(engine)
             for observer in observers:
                 observer(record)
-    result = _finish(experiment, state, records, ledger.statement())
-    if folder is not None:
-        folder.finish(result.summary, result.file.name, result.file.to_bytes())
-    return result
+            if _called(run, record, on_round).stopped:
+                return "callback"
+    return ended
 
 
-@contextmanager
-def _running(start: Callable[[Experiment], Engine], experiment: Experiment) -> Iterator[Engine]:
-    engine = start(experiment)
+def _about(run: Run) -> str:
+    """Return what is said before the first round: which parameters are of which kind."""
+    method, own = run.experiment.method, run.experiment.network_name is None
+    masks = method.mask(run.state, method.modes[0]) is not None
+    return "" if run.records else kinds_table(method.network, masks=masks, own=own)
+
+
+def _called(run: Run, record: RoundRecord, on_round: Callback) -> Round:
+    """Tell the caller of a round; where that raises, the folder gets the model before all else ends."""
+    handle = Round(record, partial(run.experiment.method.module, run.state, record["mode"]))
     try:
-        yield engine
-    finally:
-        engine.close()
+        on_round(handle)
+    except BaseException:
+        with suppress(OSError):  # what was raised is what the caller should see
+            run.save_model()
+        raise
+    return handle
 
 
-def _resumed(experiment: Experiment, folder: RunFolder | None, origin: Origin) -> tuple[Any, list[RoundRecord]]:
-    """Return the state and the records of a folder, or those before the first round."""
-    arrays, records = folder.load_state(origin) if folder else (None, [])
-    if folder is None or arrays is None:
-        return experiment.method.init(), []
-    try:
-        return experiment.method.from_arrays(arrays), records
-    except (KeyError, ValueError):
-        raise folder.wrong_state() from None
-
-
-def _observers(experiment: Experiment, folder: RunFolder | None, done: int) -> list[Observer]:
-    """Write what is known before the first round, and return who is told of each round beside the caller."""
-    if folder is not None:
-        _write_classes(folder, experiment)
-    if not experiment.tensorboard:
+def _loggers(run: Run) -> list[AbstractContextManager[Observer]]:
+    """Return the programs that are told of each round."""
+    names = run.experiment.loggers
+    if not names:
         return []
-    if folder is None:
-        raise ConfigError("tensorboard = true writes into the run folder: give one, out=…")
-    return [TensorBoard(folder.path, done)]
+    if run.folder is None:
+        raise ConfigError(f"{names[0]} = true writes into the run folder: give one, out=…")
+    layers = [part.name for part in run.experiment.method.network.parts]
+    about = About(run.folder.path, run.state.round, layers, run.origin.settings)
+    return [open_logger(name, about) for name in names]
 
 
 def _write_classes(folder: RunFolder, experiment: Experiment) -> None:
@@ -104,65 +170,13 @@ def _write_classes(folder: RunFolder, experiment: Experiment) -> None:
     clients = experiment.clients
     if sum(map(len, clients.parts)) > len(clients.train):
         return  # the data of one place, which stand for those of every client
-    classes = experiment.dataset.classes
-    counts = histogram(clients.train.y, list(clients.parts[:_CLIENTS]), len(classes))
-    content = {"classes": list(classes), "clients": len(clients.parts), "counts": counts.tolist()}
+    classes: tuple[str, ...] = experiment.dataset.classes
+    counts = np.array([[len(part)] for part in clients.parts[:_CLIENTS]])
+    if experiment.dataset.labelled:
+        counts = histogram(clients.train.y, list(clients.parts[:_CLIENTS]), len(classes))
+    else:
+        classes = ("examples",)
+    content: dict[str, Any] = {"classes": list(classes), "clients": len(clients.parts), "counts": counts.tolist()}
+    if clients.names:
+        content["names"] = list(clients.names[:_CLIENTS])
     folder.write_json("clients.json", content)
-
-
-def _finish(experiment: Experiment, state: Any, records: list[RoundRecord], privacy: dict[str, Any]) -> Result:
-    """Make the final model and sum the run up; ``privacy`` is what the run guarantees, if anything."""
-    method, last = experiment.method, records[-1]
-    file = _model_file(experiment, state, last, privacy)
-    size = len(file.to_bytes())
-    network = method.network
-    summary: Summary = {
-        "accuracy": last["accuracy"],
-        "loss": last["loss"],
-        "mode": last["mode"],
-        "validation_accuracy": last["validation_accuracy"],
-        "algorithm": experiment.algorithm,
-        "rounds": len(records),
-        "parameters": network.size,
-        "uplink_bytes": sum(record["uplink_bytes"] for record in records),
-        "downlink_bytes": sum(record["downlink_bytes"] for record in records),
-        "uplink_bpp": sum(record["uplink_bpp"] for record in records) / len(records),
-        "downlink_bpp": sum(record["downlink_bpp"] for record in records) / len(records),
-        "layers": layers(network, method.mask(state, last["mode"])),
-        "model_bytes": size,
-        "model_bpp": 8 * size / network.size,
-        "seconds": round(sum(record["seconds"] for record in records), 3),
-        **privacy,  # type: ignore[typeddict-item]
-        "versions": versions(),
-    }
-    return Result(file.module(None if experiment.network_name else network.net), file, summary, records)
-
-
-def _model_file(experiment: Experiment, state: Any, last: RoundRecord, privacy: dict[str, Any]) -> Model | Weights:
-    """Return the final model as it is shipped."""
-    method, dataset = experiment.method, experiment.dataset
-    provenance = {
-        "config": experiment.provenance,
-        "data": dataset.name,
-        "fedpm": version("fedpm"),
-        "round": last["round"],
-        "mode": last["mode"],
-        "accuracy": last["accuracy"],
-        "validation_accuracy": last["validation_accuracy"],
-        **privacy,
-    }
-    mask = method.mask(state, last["mode"])
-    if mask is None:
-        return Weights(method.module(state, last["mode"]), provenance)
-    return Model.make(
-        method.network,
-        mask.astype(np.uint8),
-        method.stats(state),
-        seed=experiment.seed,
-        network=experiment.network_name,
-        input_shape=dataset.input_shape,
-        input_dtype="int64" if dataset.train.x.dtype == np.int64 else "float32",
-        classes=dataset.classes,
-        preprocessing=dataset.preprocessing,
-        provenance=provenance,
-    )

@@ -1,55 +1,47 @@
-"""Who else is told of each round: TensorBoard, with the extra ``tensorboard`` and the setting of that name."""
+"""Who is told of each round as it ends: loggers and the progress bar of its record, the caller with a handle."""
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from __future__ import annotations
 
-import numpy as np
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
-from fedpm.errors import ConfigError
 from fedpm.experiment.record import RoundRecord
 
-_SCALARS = ("accuracy", "loss", "train_loss", "uplink_bpp", "downlink_bpp", "uplink_bytes", "downlink_bytes", "seconds")
-
+if TYPE_CHECKING:  # the command line shows progress, and starts without torch
+    from torch import nn
 
 Observer = Callable[[RoundRecord], None]
-"""What is called with the record of each round as it ends."""
+"""What is called with the record of each round."""
 
 
-class TensorBoard:
-    """Event files in the folder ``tensorboard`` of a run; rounds that are done again replace those before."""
+class Round(Mapping[str, Any]):
+    """A round that has just ended and is safe on disk, as ``on_round`` is given it.
 
-    def __init__(self, folder: Path, done: int) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise ConfigError("tensorboard = true needs one more package: pip install 'fedpm[tensorboard]'") from None
-        self._writer: Any = SummaryWriter(str(folder / "tensorboard"), purge_step=done + 1)
+    As a mapping it is its record: ``round["accuracy"]`` is ``round.record["accuracy"]``.
+    """
 
-    def __call__(self, record: RoundRecord) -> None:
-        """Write a round's scalars, the histogram of θ, and the mean of θ in each layer."""
-        number, write = record["round"], self._writer.add_scalar
-        for name in _SCALARS:
-            if (value := record.get(name)) is not None:
-                write(name, value, number)
-        for mode, value in record["validation_accuracy"].items():
-            write(f"validation_accuracy/{mode}", value, number)
-        for layer, value in enumerate(record.get("theta_layers", [])):
-            write(f"theta/layer{layer}", value, number)
-        if "theta_histogram" in record:
-            self._histogram(np.array(record["theta_histogram"]), number)
-        self._writer.flush()
+    def __init__(self, record: RoundRecord, module: Callable[[], nn.Module]) -> None:
+        self.record = record
+        self.stopped = False
+        self._module = module
 
-    def _histogram(self, counts: Any, number: int) -> None:
-        middles = np.linspace(0, 1, len(counts))
-        self._writer.add_histogram_raw(
-            "theta",
-            min=0.0,
-            max=1.0,
-            num=int(counts.sum()),
-            sum=float((counts * middles).sum()),
-            sum_squares=float((counts * middles**2).sum()),
-            bucket_limits=(middles + middles[1] / 2).tolist(),
-            bucket_counts=counts.tolist(),
-            global_step=number,
-        )
+    def model(self) -> nn.Module:
+        """Return the network of this round in eval mode, a copy that is yours; made anew at each call."""
+        return self._module()
+
+    def stop(self) -> None:
+        """End training after this round; ``fedpm.resume`` goes on from here."""
+        self.stopped = True
+
+    def __getitem__(self, key: str) -> Any:
+        return self.record[key]  # type: ignore[literal-required]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.record)
+
+    def __len__(self) -> int:
+        return len(self.record)
+
+
+Callback = Callable[[Round], None]
+"""What the caller may give as ``on_round``."""

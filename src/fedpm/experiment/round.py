@@ -3,21 +3,23 @@
 import math
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from fedpm.engines.base import Engine, Fault, Reply, Task
 from fedpm.errors import EngineError, WireError
 from fedpm.experiment.build import Experiment
+from fedpm.experiment.judging import finite, scores_at_clients, scores_at_server, tasks_of
 from fedpm.experiment.record import RoundRecord
 from fedpm.experiment.statistics import theta_statistics
-from fedpm.methods.base import Method
-from fedpm.training.device import threads
-from fedpm.training.evaluation import evaluate
+from fedpm.methods.base import ClientResult, Method, Staged, Stages, Waiting
 
+T = TypeVar("T")
 METRICS = {"train_loss", "uplink_ideal_bpp", "uplink_paper_bpp", "uplink_kl_bpp"}
-"""What clients may report of themselves (docs/records.md)."""
+"""What clients may report of themselves (docs/records.md), of which the mean is written down."""
+LOCAL = {"client_before", "client_after"}
+"""And of which each client's is."""
 
 
 @dataclass
@@ -32,6 +34,7 @@ class Exchange:
     downlink_bytes: int = 0
     broadcasts: int = 0
     metrics: dict[str, list[float]] = field(default_factory=dict)
+    local: dict[str, dict[str, float | None]] = field(default_factory=dict)
     rejected: dict[str, str] = field(default_factory=dict)
     faults: Counter[str] = field(default_factory=Counter)
 
@@ -43,33 +46,84 @@ class Exchange:
             try:
                 update = self._update(method, state, reply)
             except WireError as error:
-                said = self.rejected.get(str(reply.client))
-                self.rejected[str(reply.client)] = f"{said}; {error}" if said else str(error)
-                self.faults[error.kind] += 1
+                self._leave_out(reply.client, error)
                 continue
             usable += 1
             yield update
+        self._require_quorum(state.round + 1, usable)
+
+    def staged(self, stages: Stages, engine: Engine, round: int, tasks: list[Task]) -> Iterator[Any]:
+        """Yield the one update of a round in several stages; who falls out is counted, down to the quorum."""
+        stage = 0
+        while tasks:
+            waiting: dict[int, Waiting | None] = {}
+            for reply in engine.run(round, tasks):
+                self._count(reply, stage)
+                try:
+                    answer = self._answer(reply)
+                    stages.receive(reply.client, answer.payload)
+                except WireError as error:
+                    self._leave_out(reply.client, error, stages)
+                    continue
+                waiting[reply.client] = answer.waiting
+            stage += 1
+            told = self._step(round, stages.advance)
+            tasks = [Task(client, told[client], stage=stage, waiting=waiting[client]) for client in told]
+        self._require_quorum(round, sum(map(stages.has, self.clients)))
+        yield self._step(round, stages.update)
+
+    def _step(self, round: int, step: Callable[[], T]) -> T:
+        """Go on, or say in which round that failed and who had been left out."""
+        try:
+            return step()
+        except EngineError as error:
+            raise EngineError(f"round {round}: {error}; left out so far: {self.rejected or 'nobody'}") from None
+
+    def _leave_out(self, client: int, error: WireError, stages: Stages | None = None) -> None:
+        """Count a fault; the reason is noted unless what the client sent counts all the same."""
+        self.faults[error.kind] += 1
+        if stages is None or not stages.has(client):
+            said = self.rejected.get(str(client))
+            self.rejected[str(client)] = f"{said}; {error}" if said else str(error)
+
+    def _require_quorum(self, round: int, usable: int) -> None:
         if usable < self.quorum:
             raise EngineError(
-                f"round {state.round + 1}: {usable} of {len(self.clients)} clients gave an answer that can be used, "
+                f"round {round}: {usable} of {len(self.clients)} clients gave an answer that can be used, "
                 f"fewer than the quorum of {self.quorum} (flower.quorum): {self.rejected}; continue when they are well"
             )
 
-    def _count(self, reply: Reply) -> None:
-        """Count what really passed, whether or not it can be used."""
+    def leave_out(self, reasons: Mapping[int, str]) -> None:
+        """Note whom the rule left out after all uploads were there, and why."""
+        for client, reason in reasons.items():
+            said = self.rejected.get(str(client))
+            self.rejected[str(client)] = f"{said}; {reason}" if said else reason
+            self.faults["outlier"] += 1
+
+    def _count(self, reply: Reply, stage: int = 0) -> None:
+        """Count what really passed, whether or not it can be used; a client's stages are one upload and broadcast."""
         self.downlink_bytes += reply.sent
-        self.broadcasts += reply.sent > 0
+        self.broadcasts += reply.sent > 0 and not stage
         self.uplink_bytes += reply.received
-        self.uploads += reply.received > 0
+        self.uploads += reply.received > 0 and not stage
+
+    def _answer(self, reply: Reply) -> ClientResult:
+        if isinstance(reply.answer, Fault):
+            raise WireError(reply.answer.reason, reply.answer.kind)
+        return reply.answer
 
     def _update(self, method: Method[Any, Any], state: Any, reply: Reply) -> Any:
-        answer = reply.answer
-        if isinstance(answer, Fault):
-            raise WireError(answer.reason, answer.kind)
+        answer = self._answer(reply)
         update = method.decode(state, reply.client, answer.payload)
         for name in METRICS & answer.metrics.keys():  # a client may claim anything
             self.metrics.setdefault(name, []).append(answer.metrics[name])
+        for name in LOCAL & answer.metrics.keys():
+            self.local.setdefault(name, {})[str(reply.client)] = finite(answer.metrics[name])
         return update
+
+    def local_scores(self) -> dict[str, Any]:
+        """Return what each client scored before and after its training, on examples of its own."""
+        return dict(sorted(self.local.items()))
 
     def traffic(self, size: int) -> dict[str, Any]:
         """Return bytes over all clients, bits per parameter of an upload and of a broadcast, and mean metrics."""
@@ -93,49 +147,40 @@ def _mean(values: list[float]) -> float | None:
     return finite(sum(known) / len(known)) if known else None
 
 
-def finite(value: float) -> float | None:
-    """Return a float that JSON can hold: a diverged loss becomes null."""
-    return value if math.isfinite(value) else None
-
-
 def run_round(experiment: Experiment, engine: Engine, state: Any) -> tuple[Any, RoundRecord]:
     """Sample clients, broadcast, train, aggregate, evaluate."""
     started = time.perf_counter()
     method, number = experiment.method, state.round + 1
     chosen = experiment.participation.of(number)
-    tasks, ideal_bits = _tasks(method, state, chosen)
+    tasks, ideal_bits = tasks_of(method, state, chosen)
     exchange = Exchange(chosen, engine.quorum, ideal_bits)
-    state = method.aggregate(state, exchange.accepted(method, state, engine.run(number, tasks)))
+    if isinstance(method, Staged):
+        updates = exchange.staged(method.stages(state), engine, number, tasks)
+    else:
+        updates = exchange.accepted(method, state, engine.run(number, tasks))
+    state = method.aggregate(state, updates)
+    exchange.leave_out(getattr(state, "rejected", {}))
+    scores = (
+        scores_at_server(experiment, state)
+        if experiment.scored_at == "server"
+        else scores_at_clients(experiment, engine, state, chosen)
+    )
+    traffic = exchange.traffic(method.network.size)
+    for way in ("uplink_bytes", "downlink_bytes"):
+        traffic[way] += scores.get(f"evaluation_{way}", 0)
     figures = {
         "round": number,
-        **_scores(experiment, state),
-        **exchange.traffic(method.network.size),
+        **scores,
+        **traffic,
+        **exchange.local_scores(),
         **theta_statistics(method, state),
+        **_names(experiment, chosen),
         "seconds": round(time.perf_counter() - started, 3),
     }
     return state, cast(RoundRecord, figures)
 
 
-def _tasks(method: Method[Any, Any], state: Any, chosen: list[int]) -> tuple[list[Task], float]:
-    """Return each client's broadcast, one that builds on what it holds if it can, and the ideal bits of them all."""
-    holders = method.holders(state)
-    since = [holders.get(client) for client in chosen]
-    forms = {round: method.broadcast(state, since=round) for round in set(since)}
-    memory = method.memory(state)
-    tasks = [Task(c, forms[s].payload, memory if s else b"") for c, s in zip(chosen, since, strict=True)]
-    return tasks, sum(forms[s].ideal_bits for s in since)
-
-
-def _scores(experiment: Experiment, state: Any) -> dict[str, Any]:
-    """Score every mode on validation data, and on test data only the mode chosen there."""
-    method, device = experiment.method, experiment.device
-    with threads(experiment.clients.threads):
-        scores = {mode: evaluate(method.module(state, mode), experiment.validation, device) for mode in method.modes}
-        best = max(method.final_modes, key=lambda mode: scores[mode].rank)
-        test = evaluate(method.module(state, best), experiment.dataset.test, device)
-    return {
-        "accuracy": test.accuracy,
-        "loss": finite(test.loss),
-        "mode": best,
-        "validation_accuracy": {mode: score.accuracy for mode, score in scores.items()},
-    }
+def _names(experiment: Experiment, chosen: list[int]) -> dict[str, list[str]]:
+    """Return the names of the chosen, where clients have some."""
+    names = experiment.clients.names
+    return {"names": [names[client] for client in chosen]} if names else {}

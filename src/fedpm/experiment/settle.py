@@ -8,8 +8,9 @@ from torch import nn
 from fedpm.config import Config, resolved
 from fedpm.config.sections import DataConfig
 from fedpm.data.datasets import Dataset
+from fedpm.data.federation import Federation
 from fedpm.data.participation import Participation
-from fedpm.errors import ConfigError
+from fedpm.errors import ConfigError, DataError
 from fedpm.privacy.budget import Guarantee
 from fedpm.training.device import choose_device, choose_precision
 
@@ -17,8 +18,8 @@ OWN = "own"
 """The name of a network or of data that come through the Python API."""
 
 
-def settle(config: Config, net: nn.Module | None = None, data: Dataset | None = None) -> Config:
-    """Replace every ``auto`` by what it comes to here, so that the written configuration is complete."""
+def check_given(config: Config, net: nn.Module | None, data: Dataset | None) -> None:
+    """Refuse a run of a network or data of one's own without them."""
     missing = [
         f"{section}.name = 'own': comes through the Python API only; see fedpm.run and fedpm.resume"
         for section, given in (("data", data), ("model", net))
@@ -26,13 +27,61 @@ def settle(config: Config, net: nn.Module | None = None, data: Dataset | None = 
     ]
     if missing:
         raise ConfigError("\n".join(missing))
+
+
+def peopled(config: Config, data: Dataset, *, own: bool, remote: bool = False) -> Config:
+    """Return the configuration with the clients that the data name, if these are the clients.
+
+    Args:
+        config: what is asked for.
+        data: the data set that is learned.
+        own: whether it came through the Python API, where a federation says by itself how it is divided.
+        remote: whether it is only what one place holds.
+    """
+    if remote:
+        if isinstance(data, Federation):
+            raise DataError(
+                f"{data.name} holds the data of {len(data.clients)} clients, and one place of a fleet should have its "
+                "own alone; give federation.at(client), for the server federation.at(None)"
+            )
+        return config
+    if not isinstance(data, Federation):
+        if config.data.split == "given":
+            raise DataError(
+                f"data.split = 'given': {data.name} does not say which client has which example; give client folders, "
+                "a column or an array client (docs/data.md), or use another data.split"
+            )
+        return config
+    if not own and config.data.split != "given":
+        return config
+    total, sampled = len(data.clients), config.clients.sampled
+    if sampled is not None and sampled > total:
+        raise ConfigError(f"clients.sampled = {sampled}: {data.name} has {total} clients; sample at most that many")
+    division = {"split": "given", "classes_per_client": None, "alpha": None}
+    clients = config.clients.model_copy(update={"total": total})
+    return config.model_copy(update={"data": config.data.model_copy(update=division), "clients": clients})
+
+
+def settle(
+    config: Config,
+    net: nn.Module | None = None,
+    data: Dataset | None = None,
+    task: tuple[str, list[str]] = ("cross-entropy", ["accuracy"]),
+) -> Config:
+    """Replace every ``auto`` by what it comes to here, so that the written configuration is complete.
+
+    ``task`` are the names of loss and metrics.
+    """
     device = choose_device(config.device)
     wanted = config.precision if config.privacy.unit == "none" else "float32"
     precision = str(choose_precision(wanted, device)).removeprefix("torch.")
     update: dict[str, Any] = {"device": str(device), "precision": precision}
     update["data"] = _placed(config.data) if data is None else config.data.model_copy(update={"name": OWN})
+    update["task"] = config.task.model_copy(update={"loss": task[0], "metrics": task[1]})
     if net is not None:
         update["model"] = config.model.model_copy(update={"name": OWN})
+    # a fleet has replaced auto by true before
+    update["privacy"] = config.privacy.model_copy(update={"secret": config.privacy.secret is True})
     return _settle_privacy(resolved(config.model_copy(update=update)))
 
 
@@ -51,7 +100,7 @@ def guarantee_of(config: Config) -> Guarantee | None:
         sampling_rate=privacy.sampling_rate,
         epochs=config.local.epochs,
         most_rounds=participation.most(config.rounds),
-        secret=privacy.secret,
+        secret=privacy.secret is True,
     )
 
 

@@ -5,10 +5,11 @@ from importlib.metadata import version
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from fedpm.methods.base import Method
 from fedpm.model.masking import MaskedNetwork
-from fedpm.wire.masks import Mask
+from fedpm.wire.masks import Mask, Signs
 from fedpm.wire.theta import Vector
 
 LEVELS = 21
@@ -24,12 +25,48 @@ def theta_statistics(method: Method[Any, Any], state: Any) -> dict[str, Any]:
     return {"theta_histogram": counts.tolist(), "theta_layers": _means(method.network, theta)}
 
 
-def layers(network: MaskedNetwork, mask: Mask | Vector | None) -> list[dict[str, Any]]:
-    """Return each layer's name and size, and the share of its weights that the final mask keeps."""
-    sizes: list[dict[str, Any]] = [{"name": part.name, "size": part.size} for part in network.parts]
-    if mask is None:
-        return sizes
-    return [{**layer, "kept": kept} for layer, kept in zip(sizes, _means(network, mask), strict=True)]
+def layers(network: MaskedNetwork, mask: Mask | Signs | Vector | None) -> list[dict[str, Any]]:
+    """Return each parameter's name, size and kind, and the share of a masked one that the final mask keeps."""
+    found: list[dict[str, Any]] = [{"name": part.name, "size": part.size} for part in network.parts]
+    if mask is not None:
+        kept = zip(found, _means(network, mask != 0), strict=True)
+        found = [{**layer, "kind": "masked", "kept": share} for layer, share in kept]
+    for kind, names in (("trained", network.trained), ("frozen", network.frozen)):
+        found += [{"name": name, "size": network.net.get_parameter(name).numel(), "kind": kind} for name in names]
+    return found
+
+
+def kinds_table(network: MaskedNetwork, *, masks: bool, own: bool) -> str:
+    """Return how many tensors and parameters of a network are of each kind, a line each.
+
+    ``masks`` says whether the method learns a mask or the weights themselves, ``own`` whether the network is the
+    caller's, of which it should be told what becomes of the values that it has.
+    """
+    learned = "masked" if masks else "weights"
+    sizes = {
+        learned: [part.size for part in network.parts],
+        **{
+            kind: [network.net.get_parameter(name).numel() for name in names]
+            for kind, names in (("trained", network.trained), ("frozen", network.frozen))
+        },
+    }
+    given = network.given is not None
+    about = {
+        "masked": f"{'given' if given else 'random'} values, of which a mask keeps some",
+        "weights": f"start {'as given' if given else 'at random'}, and are trained",
+        "trained": "floats, averaged",
+        "frozen": "stay as they are",
+    }
+    rows = [
+        f"{kind:8}{len(found):9,}{sum(found):12,}  {about[kind]}"
+        for kind, found in sizes.items()
+        if found or kind == learned
+    ]
+    lost = (
+        f"what your network has in its {learned} tensors is replaced by random values; weights='given' keeps them "
+        "(docs/pretrained.md), and those that are trained=[…] or frozen=[…] begin with their own (docs/networks.md)"
+    )
+    return "\n".join([f"{'kind':8}{'tensors':>9}{'parameters':>12}", *rows, *([lost] if own and not given else [])])
 
 
 def versions() -> dict[str, str]:
@@ -38,6 +75,6 @@ def versions() -> dict[str, str]:
     return {**packages, "python": platform.python_version(), "machine": f"{platform.system()} {platform.machine()}"}
 
 
-def _means(network: MaskedNetwork, values: Mask | Vector) -> list[float]:
+def _means(network: MaskedNetwork, values: npt.NDArray[Any]) -> list[float]:
     bounds = np.cumsum([part.size for part in network.parts])[:-1]
     return [round(float(layer.mean(dtype=np.float64)), 6) for layer in np.split(values, bounds)]

@@ -1,13 +1,15 @@
 """The protocol of a method: small functions over an explicit state, and only bytes between the two sides.
 
 state --broadcast--> bytes --client_update--> bytes --decode, aggregate--> state
+
+Where a round takes several stages (``Staged``), messages go to and fro before the state is the next one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 import numpy.typing as npt
 
@@ -15,7 +17,7 @@ from fedpm.aggregation.base import Aggregator
 from fedpm.registry import Settings
 from fedpm.rng import Streams
 from fedpm.wire.coders.base import Coding
-from fedpm.wire.masks import Mask
+from fedpm.wire.masks import Mask, Signs
 from fedpm.wire.theta import Vector
 
 if TYPE_CHECKING:  # parts are imported to list them, and torch takes a second
@@ -40,10 +42,21 @@ class Broadcast:
 
 @dataclass(frozen=True)
 class ClientResult:
-    """What a client hands back: the bytes it sends, and figures for the log that are no part of the traffic."""
+    """What a client hands back: the bytes it sends, and figures for the log that are no part of the traffic.
+
+    ``waiting`` is what it will answer the next message of this round with; it never goes to the server.
+    """
 
     payload: bytes
     metrics: dict[str, float] = field(default_factory=dict)
+    waiting: Waiting | None = None
+
+
+class Waiting(Protocol):
+    """A client between two stages of a round. It can be pickled, and needs neither method nor data to go on."""
+
+    def answer(self, message: bytes) -> ClientResult:
+        """Answer what the server sent, or raise WireError."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +72,7 @@ class Ingredients:
         private: what clients do for differential privacy, if anything.
         per_round: clients of a round, K.
         clients: all clients, N.
+        example: one input, of which the form counts, for methods that look at the network before training.
         tables: the tables of settings that the method's spec names, nothing in them ``auto`` that ``tuned`` settles.
     """
 
@@ -70,7 +84,32 @@ class Ingredients:
     private: Private | None = None
     per_round: int = 1
     clients: int = 1
+    example: npt.NDArray[Any] | None = None
     tables: Mapping[str, Settings] = field(default_factory=dict)
+
+
+class Stages(Protocol):
+    """The server's side of a round in several stages: ``receive`` what came of one, ``advance``; at last ``update``."""
+
+    def receive(self, client: int, payload: bytes) -> None:
+        """Take a client's message of this stage; anything else raises WireError."""
+
+    def advance(self) -> dict[int, bytes]:
+        """Return the next message for each client that is still in; none after the last stage."""
+
+    def has(self, client: int) -> bool:
+        """Tell whether what a client sent will count, whatever becomes of it now."""
+
+    def update(self) -> Any:
+        """Return what ``Method.aggregate`` takes: all of the round in one."""
+
+
+@runtime_checkable
+class Staged(Protocol):
+    """What a method has, too, whose rounds take several stages."""
+
+    def stages(self, state: Any) -> Stages:
+        """Begin the round that the next broadcast starts."""
 
 
 S = TypeVar("S")
@@ -78,7 +117,10 @@ U = TypeVar("U")
 
 
 class Method(Protocol[S, U]):
-    """A method with a state S and decoded updates U; a state has a field ``round``, the rounds done so far."""
+    """A method with a state S and decoded updates U; a state has a field ``round``, the rounds done so far.
+
+    A state may also have ``rejected``: the clients that the aggregator left out of the last round, each with a reason.
+    """
 
     @property
     def network(self) -> MaskedNetwork:
@@ -113,13 +155,16 @@ class Method(Protocol[S, U]):
     def remember(self, broadcast: bytes, round: int, memory: bytes = b"") -> bytes:
         """Return what a client keeps of a broadcast, to read brief ones later."""
 
+    def received(self, broadcast: bytes, round: int, memory: bytes = b"") -> S:
+        """Return the state as a client knows it that was sent a broadcast, to make networks of."""
+
     def decode(self, state: S, client: int, payload: bytes) -> U:
         """Return what a client sent in answer to ``broadcast(state)``, or raise WireError."""
 
     def aggregate(self, state: S, updates: Iterable[U]) -> S:
         """Fold the updates one at a time into the next state."""
 
-    def mask(self, state: S, mode: str) -> Mask | Vector | None:
+    def mask(self, state: S, mode: str) -> Mask | Signs | Vector | None:
         """Return the global mask over the frozen weights, or None if the method trains the weights themselves."""
 
     def module(self, state: S, mode: str) -> nn.Module:

@@ -1,4 +1,4 @@
-"""Norm statistics of clients: what no training gives is refused, and the median of the others counts."""
+"""What clients send as floats beside masks or changes: coded; what no training gives is refused, the others are one."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import math
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from fedpm.errors import WireError
+from fedpm.wire.floats import decode_floats, encode_floats
+from fedpm.wire.message import Kind, Message
 from fedpm.wire.theta import Vector
 
 if TYPE_CHECKING:
@@ -17,31 +20,72 @@ LARGEST = 1e6
 """A running mean or variance is below this."""
 
 
+def write_floats(network: MaskedNetwork, stats: Vector, known: Vector, *, exact: bool = False) -> bytes:
+    """Return floats as they travel to one who holds ``known``; nothing if they must go as they are."""
+    sizes = _sizes(network)
+    if not (sizes and np.isfinite(stats).all()):
+        return b""
+    return encode_floats(stats, known, sizes, least=_least(network), exact=exact)
+
+
+def read_floats(network: MaskedNetwork, message: Message, known: Vector) -> Vector:
+    """Return the floats of a message, sent by or to one who holds ``known``, or raise WireError."""
+    if not message.floats:
+        return message.stats
+    return decode_floats(message.floats, known, _sizes(network), _least(network))
+
+
+def rounded(network: MaskedNetwork, stats: Vector, known: Vector) -> Vector:
+    """Return floats as one who holds ``known`` will read them."""
+    message = Message(Kind.UPLOAD, 0, 0, 0, 0, b"", stats, write_floats(network, stats, known))
+    return read_floats(network, message, known)
+
+
+def _sizes(network: MaskedNetwork) -> list[int]:
+    return [math.prod(shape) for shape in network.stats.values()]
+
+
+def _variances(network: MaskedNetwork) -> npt.NDArray[np.bool_]:
+    return np.repeat([name.endswith("running_var") for name in network.stats], _sizes(network)).astype(np.bool_)
+
+
+def _least(network: MaskedNetwork) -> Vector:
+    """Return what no float may be below: a variance that was rounded below 0 is 0."""
+    return np.where(_variances(network), 0, -np.inf).astype(np.float32)
+
+
 def check_statistics(network: MaskedNetwork, stats: Vector) -> None:
     """Raise WireError for statistics that no training gives."""
-    sizes = [math.prod(shape) for shape in network.stats.values()]
-    variances = np.repeat([name.endswith("running_var") for name in network.stats], sizes).astype(np.bool_)
+    variances = _variances(network)
     least, largest = float(stats[variances].min(initial=0.0)), float(np.abs(stats).max(initial=0.0))
     if least < 0 or largest >= LARGEST:
         raise WireError(
-            f"norm statistics hold a variance of {least:g} or a value of {largest:g}: should be at least 0 and below "
-            f"{LARGEST:g}; the sender's training diverged, or it lies"
+            f"norm statistics or trained floats hold a variance of {least:g} or a value of {largest:g}: should be at "
+            f"least 0 and below {LARGEST:g}; the sender's training diverged, or it lies"
         )
 
 
-class NormStatistics:
-    """Those of a round's clients, of which the median counts: a few liars cannot move it far."""
+class Floats:
+    """What clients sent as floats in a round: the median of norm statistics, the mean of trained parameters.
 
-    def __init__(self) -> None:
+    A few liars cannot move a median far. A mean is summed one client at a time, so that memory does not grow.
+    """
+
+    def __init__(self, network: MaskedNetwork) -> None:
+        sizes = [math.prod(network.stats[name]) for name in network.trained]
+        self._statistics = network.stats_size - sum(sizes)
         self._rows: list[Vector] = []
+        self._total = np.zeros(sum(sizes))
+        self._count = 0
 
     def add(self, stats: Vector) -> None:
         """Take in those of one client."""
-        if len(stats):
-            self._rows.append(stats)
+        self._count += 1
+        self._total += stats[self._statistics :]
+        if self._statistics:
+            self._rows.append(stats[: self._statistics])
 
-    def median(self) -> Vector:
-        """Return the median of each number; the mean of the two in the middle where there are two."""
-        if not self._rows:
-            return np.zeros(0, np.float32)
-        return np.median(np.stack(self._rows), axis=0).astype(np.float32)
+    def aggregate(self) -> Vector:
+        """Return one vector of them all; of statistics in even number the mean of the two in the middle."""
+        median = np.median(np.stack(self._rows), axis=0) if self._rows else np.zeros(0)
+        return np.concatenate([median, self._total / max(1, self._count)]).astype(np.float32)

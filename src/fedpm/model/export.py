@@ -1,18 +1,13 @@
 """A trained model in other people's formats."""
 
 import contextlib
-import copy
 import io
-import json
 import logging
 import warnings
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from safetensors.torch import save
 from torch import nn
 
 from fedpm.errors import ArtifactError, ConfigError
@@ -20,29 +15,6 @@ from fedpm.files import write_atomically
 
 TOLERANCE = 1e-4
 """How far ONNX Runtime's output may be from PyTorch's, relative to its largest value."""
-
-
-@dataclass(frozen=True)
-class Weights:
-    """A trained network as ordinary float32 weights: its state dict in a safetensors file."""
-
-    name: ClassVar[str] = "model.safetensors"
-    """What a run calls it."""
-    trained: nn.Module
-    provenance: dict[str, Any] = field(default_factory=dict)
-
-    def to_bytes(self) -> bytes:
-        """Return the file's bytes, the same for the same network."""
-        state = {name: tensor.contiguous().clone() for name, tensor in self.trained.state_dict().items()}
-        return save(state, {"fedpm": json.dumps(self.provenance)} if self.provenance else None)
-
-    def save(self, path: Path | str) -> None:
-        """Write the file, whole or not at all."""
-        write_atomically(Path(path), self.to_bytes())
-
-    def module(self, net: nn.Module | None = None) -> nn.Module:
-        """Return a network of its own in eval mode; ``net`` is not needed, because the trained one is here."""
-        return copy.deepcopy(self.trained).eval()
 
 
 def to_onnx(module: nn.Module, input_shape: tuple[int, ...], input_dtype: str, path: Path) -> float:

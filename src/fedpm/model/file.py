@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError
@@ -14,21 +15,33 @@ from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 from torch import nn
 
-from fedpm.errors import ArtifactError, ConfigError, WireError
+from fedpm.errors import ArtifactError, ConfigError, DataError, WireError
 from fedpm.files import write_atomically
 from fedpm.model import nets
-from fedpm.model.mask_coding import decode_final, encode_final
+from fedpm.model.mask_coding import SIGNS, decode_final, encode_final, fewest_bytes
 from fedpm.model.masking import MaskedNetwork
+from fedpm.model.pretrained import named
 from fedpm.model.ternary import pack
-from fedpm.wire.masks import Mask
+from fedpm.wire.masks import Mask, Signs
 from fedpm.wire.theta import Vector
 
 MAGIC = b"FEDPMODL"
-VERSION = 1
+VERSION = 3
+READABLE = (1, 2, 3)
+"""Version 1 had no trained parameters, and version 2 no given weights."""
 MAX_HEADER = 2**20
 MAX_PARAMETERS = 2**30
 _HEAD = struct.Struct("<8sIIII")
 _CRC = struct.Struct("<I")
+
+
+class Base(BaseModel):
+    """The pretrained network that a mask is of: its values are not in the file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    name: str
+    sha256: str = Field(pattern="^[0-9a-f]{64}$")
 
 
 class Header(BaseModel):
@@ -47,7 +60,14 @@ class Header(BaseModel):
     classes: tuple[str, ...]
     preprocessing: str
     frozen: tuple[str, ...]
+    trained: tuple[str, ...] = ()
+    base: Base | None = None
     provenance: dict[str, Any]
+
+    @property
+    def weights(self) -> str:
+        """Where the values under the mask come from."""
+        return "random" if self.base is None else "given"
 
 
 @dataclass(frozen=True)
@@ -61,10 +81,12 @@ class Model:
     tensors: dict[str, np.ndarray[Any, Any]]
 
     @classmethod
-    def make(cls, masked: MaskedNetwork, mask: Mask, stats: Vector, *, seed: int, **about: Any) -> "Model":
-        """Code a mask; ``about`` are the remaining fields of the header."""
+    def make(cls, masked: MaskedNetwork, mask: npt.NDArray[Any], stats: Vector, *, seed: int, **about: Any) -> "Model":
+        """Code a mask, of int8 one of signs; ``about`` are the remaining fields of the header."""
         scheme, coded = encode_final(mask, masked, seed)
-        tensors = {**masked.stats_views(torch.from_numpy(stats)), **masked.constants}
+        tensors = masked.stats_views(torch.from_numpy(stats))
+        if masked.base is None:  # who has a base has what is frozen in it
+            tensors |= masked.constants
         header = Header(
             seed=seed,
             init=masked.init,
@@ -72,6 +94,8 @@ class Model:
             parameters=masked.size,
             scheme=scheme,
             frozen=masked.frozen,
+            trained=masked.trained,
+            base=_base(masked, about["network"]),
             **about,
         )
         return cls(header, coded, {name: tensor.cpu().numpy() for name, tensor in tensors.items()})
@@ -90,8 +114,9 @@ class Model:
         if len(data) < _HEAD.size + _CRC.size or not data.startswith(MAGIC):
             raise ArtifactError(f"not a fedpm model file: should start with {MAGIC!r}, starts with {data[:8]!r}")
         _, version, header_size, mask_size, tensors_size = _HEAD.unpack_from(data)
-        if version != VERSION:
-            raise ArtifactError(f"model file of version {version}: this library reads version {VERSION}; upgrade it")
+        if version not in READABLE:
+            wanted = f"{READABLE[0]} to {READABLE[-1]}"
+            raise ArtifactError(f"model file of version {version}: this library reads {wanted}; upgrade it")
         mask_at = _HEAD.size + header_size
         tensors_at = mask_at + mask_size
         if len(data) != tensors_at + tensors_size + _CRC.size or header_size > MAX_HEADER:
@@ -116,17 +141,27 @@ class Model:
         write_atomically(Path(path), self.to_bytes())
 
     def masked(self, net: nn.Module | None = None) -> MaskedNetwork:
-        """Return the network that the mask is for, checked against the file; one of your own must be given."""
+        """Return the network that the mask is for, checked against the file; one of your own must be given.
+
+        A mask over a pretrained network needs that very one, with its values.
+        """
         header = self.header
         if net is None:
             net = self._named_network()
-        masked = MaskedNetwork(net, init=header.init, frozen=header.frozen)
+        kinds: dict[str, Any] = {"frozen": header.frozen, "trained": header.trained, "masked": "*"}
+        masked = MaskedNetwork(net, init=header.init, weights=header.weights, **kinds)
         if masked.describe() != header.architecture:
             raise ArtifactError(
                 f"this model is of another network than the one given.\nThe model's:\n{header.architecture}\n"
                 f"The one given:\n{masked.describe()}"
             )
-        expected = {**masked.stats, **{name: tuple(tensor.shape) for name, tensor in masked.constants.items()}}
+        if header.base is not None and masked.base != header.base.sha256:
+            raise ArtifactError(
+                f"this model is a mask over {header.base.name} with SHA-256 {header.base.sha256}, and the network "
+                f"given has other values, {masked.base}: load it with the base that it was trained on"
+            )
+        constants = {} if header.base else {name: tuple(value.shape) for name, value in masked.constants.items()}
+        expected = {**masked.stats, **constants}
         if masked.size != header.parameters or expected != {n: t.shape for n, t in self.tensors.items()}:
             raise ArtifactError("the model file's parameters and tensors are not those of its network: it is damaged")
         return masked
@@ -135,7 +170,21 @@ class Model:
         """Return the built-in network; its size is checked before memory is taken for it."""
         header = self.header
         if header.network is None:
-            raise ArtifactError("this model is of a network of your own: load it with load(path, net=YourNetwork())")
+            base = f", and a mask over its values ({header.base.name})" if header.base else ""
+            raise ArtifactError(
+                f"this model is of a network of your own{base}: load it with load(path, net=YourNetwork())"
+            )
+        if header.base is not None:  # whose values are here already, and limit what it takes
+            try:
+                return named(header.network, header.input_shape, len(header.classes)).net
+            except (DataError, ConfigError, KeyError) as error:
+                raise ArtifactError(f"the base {header.base.name!r} of this model cannot be had: {error}") from None
+        if len(self.coded_mask) < fewest_bytes(header.parameters):
+            raise ArtifactError(
+                f"model file of {header.parameters} parameters with a mask of {len(self.coded_mask)} bytes: it should "
+                f"have {fewest_bytes(header.parameters)} at least, so it may be made to fill the memory; if you trust "
+                "it, load it with load(path, net=YourNetwork())"
+            )
         try:
             with torch.device("meta"):
                 empty = nets.build(header.network, header.input_shape, len(header.classes))
@@ -146,7 +195,7 @@ class Model:
             raise ArtifactError(f"model file claims {header.parameters} parameters, its network has {count}: damaged")
         return nets.build(header.network, header.input_shape, len(header.classes))
 
-    def mask(self, masked: MaskedNetwork) -> Mask:
+    def mask(self, masked: MaskedNetwork) -> Mask | Signs:
         """Return the decoded mask."""
         try:
             return decode_final(self.header.scheme, self.coded_mask, masked, self.header.seed)
@@ -159,22 +208,28 @@ class Model:
         ``packed`` keeps 2 bits a weight in memory and unpacks a layer whenever it is called.
         """
         masked = self.masked(net)
-        weights = masked.weights(self.header.seed).where(torch.from_numpy(self.mask(masked)).bool(), 0.0)
+        signs, seed = self.header.scheme == SIGNS, self.header.seed
+        if signs and packed:
+            raise ConfigError("signs over weights of many sizes cannot be packed: 2 bits a weight are not enough")
+        mask = torch.from_numpy(self.mask(masked))
+        frozen = torch.from_numpy(masked.dense_weights(seed)) if signs else masked.weights(seed)
+        weights = (frozen * mask).where(mask.bool(), 0.0)  # no zero has a sign
         stats = np.concatenate([np.zeros(0, np.float32), *(self.tensors[name].ravel() for name in masked.stats)])
-        constants = {name: torch.from_numpy(self.tensors[name]) for name in masked.constants}
+        constants = {name: torch.from_numpy(self.tensors[name]) for name in masked.constants if name in self.tensors}
         module = masked.module(weights, stats, constants)
         return pack(module, masked) if packed else module
 
 
-def load(path: Path | str, net: nn.Module | None = None, *, packed: bool = False) -> nn.Module:
-    """Return the trained network of a model file as an ordinary module in eval mode.
+def _base(masked: MaskedNetwork, name: str | None) -> Base | None:
+    return None if masked.base is None else Base(name=name or type(masked.net).__name__, sha256=masked.base)
 
-    Args:
-        path: the model file.
-        net: your network, if the model is of one of your own; its values do not matter, only its form.
-        packed: keep 2 bits a weight in memory and unpack a layer whenever it is called.
-    """
-    return Model.open(path).module(net, packed=packed)
+
+def trained_on(provenance: dict[str, Any]) -> str | None:
+    """Return the name of a model's data set, if its provenance tells one: anything may stand there."""
+    found: Any = provenance
+    for key in ("config", "data", "name"):
+        found = found.get(key) if isinstance(found, dict) else None
+    return found if isinstance(found, str) else None
 
 
 def _header(data: bytes) -> Header:

@@ -5,6 +5,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from fedpm.errors import ConfigError
+from fedpm.model.minilm import VARIANTS as VARIANTS
+from fedpm.model.minilm import variant
 
 BLOCKS = {"conv4": (64, 128), "conv6": (64, 128, 256), "conv10": (64, 128, 256, 512, 1024)}
 BLOCKS |= {f"{name}-slim": tuple(width // 4 for width in widths) for name, widths in BLOCKS.items()}
@@ -14,7 +16,9 @@ RESNETS = {"resnet18": 64, "resnet18-slim": 16}
 
 
 def build(name: str, input_shape: tuple[int, ...], classes: int) -> nn.Module:
-    """Return a network by its name, for images of shape (channels, height, width)."""
+    """Return a network by its name, for images of shape (channels, height, width); MiniLM for token numbers."""
+    if name in VARIANTS:
+        return variant(name, classes)
     if len(input_shape) != 3:
         raise ConfigError(
             f"model.name = {name!r} takes images of shape (channels, height, width), and the inputs have shape "

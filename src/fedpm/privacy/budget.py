@@ -160,8 +160,8 @@ def check_private(guarantee: Guarantee, network: MaskedNetwork, train: Shard, si
     remedy = "use conv4, conv6, conv10, or norm layers such as GroupNorm"
     if network.stats:
         raise ConfigError(
-            f"privacy.unit = {unit!r}: statistics of the norm layers ({', '.join(network.stats)}) would leave "
-            f"clients without noise; {remedy}"
+            f"privacy.unit = {unit!r}: what travels as floats ({', '.join(network.stats)}) would leave clients without "
+            f"noise; {remedy}, and keep trained parameters as they are with frozen=[…]"
         )
     if unit == "example" and _mixes(network, train):
         raise ConfigError(
@@ -186,7 +186,7 @@ def _mixes(network: MaskedNetwork, train: Shard) -> bool:
     x = to_input(train.x[np.arange(4) % len(train)], torch.device("cpu"))
     weights = {name: view * 0.5 for name, view in network.views(network.weights(0)).items()}
     outputs = []
-    network.net.train()
+    network.train()
     for batch in (x, torch.cat([x[:1], x[1:].flip(-1) if x.is_floating_point() else x[1:].roll(1, -1)])):
         with torch.random.fork_rng([]), torch.inference_mode():
             torch.default_generator.manual_seed(0)

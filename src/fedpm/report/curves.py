@@ -1,5 +1,6 @@
 """Figures of lines: accuracy and bits over rounds, and accuracy against bytes."""
 
+import textwrap
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -60,7 +61,9 @@ def over_rounds(key: str, start: int = 1) -> Maker:
     def make(group: Group, name: str, paint: str, strong: bool) -> Line | None:
         columns = [[np.nan if v is None else v for v in run.column(key)] for run in group.runs]
         y = _aligned(columns)[:, start - 1 :]
-        return None if np.isnan(y).all() else _line(name, paint, strong, start + np.arange(float(y.shape[1])), y)
+        there = ~np.isnan(y).any(0)  # a loss that is not finite is not there
+        x = start + np.arange(float(y.shape[1]))[there]
+        return _line(name, paint, strong, x, y[:, there]) if there.any() else None
 
     return make
 
@@ -69,22 +72,27 @@ def over_bytes(group: Group, name: str, paint: str, strong: bool) -> Line | None
     """Return accuracy against the megabytes of all clients both ways so far."""
     spent = _aligned([list(np.cumsum([float(v or 0) for v in run.column("total_bytes")])) for run in group.runs])
     accuracy = _aligned([[np.nan if v is None else v for v in run.column("accuracy")] for run in group.runs])
-    return _line(name, paint, strong, spent.mean(0) / 1e6, accuracy)
+    there = ~np.isnan(accuracy).any(0)
+    return _line(name, paint, strong, spent.mean(0)[there] / 1e6, accuracy[:, there]) if there.any() else None
 
 
-def draw(collection: Collection, make: Maker, xlabel: str, ylabel: str, *, bytes_across: bool = False) -> Figure:
-    """Draw a panel for each combination of the axes that are no lines."""
+def draw(collection: Collection, make: Maker, xlabel: str, ylabel: str, *, bytes_across: bool = False) -> Figure | None:
+    """Draw a panel for each combination of the axes that are no lines; nothing if no run has such figures."""
     series, found = panels(collection)
     columns = min(len(found), 4 if len(found) > 3 else 3)
     width, height = ((8.6, 3.7) if bytes_across else (4.9, 3.0), (3.4, 2.6), (2.6, 2.1))[min(columns - 1, 2)]
     names = max(len(called(series, group.labels.get(series, group.name))) for group in collection.groups)
-    figure, grid = laid_out(len(found), columns, (width, height), (0.4 + 0.075 * names, 0.45), share=True)
+    gaps = (0.4 + 0.075 * names, 0.45)
+    titles = fitted(list(found), width + gaps[0])
+    figure, grid = laid_out(titles, columns, (width, height), gaps, share=True)
     drawn: dict[Axes, list[Line]] = {}
     labels = list(dict.fromkeys(group.labels.get(series, group.name) for group in collection.groups))
-    for axes, (title, groups) in zip(grid.flat, found.items(), strict=False):
+    for axes, title, groups in zip(grid.flat, titles, found.values(), strict=False):
         axes.set_title(title)
         drawn[axes] = _panel(axes, groups, labels, series, make)
     everything = [line for lines in drawn.values() for line in lines]
+    if not everything:
+        return None
     _scale(grid[0, 0], everything, bytes_across, columns == 1)
     for axes, lines in drawn.items():
         _name(axes, lines)
@@ -95,12 +103,20 @@ def draw(collection: Collection, make: Maker, xlabel: str, ylabel: str, *, bytes
     return figure
 
 
+def fitted(titles: list[str], inches: float) -> list[str]:
+    """Return titles of panels in lines that fit the width, so that none runs into the next."""
+    return ["\n".join(textwrap.wrap(title, max(8, int(inches / 0.085)))) for title in titles]
+
+
 def laid_out(
-    count: int, columns: int, size: tuple[float, float], gaps: tuple[float, float], *, share: bool = False
+    titles: list[str], columns: int, size: tuple[float, float], gaps: tuple[float, float], *, share: bool = False
 ) -> tuple[Figure, npt.NDArray[Any]]:
-    """Return a figure with panels of a size in inches, gaps right of and above each, and their axes."""
+    """Return a figure with a panel a title, of a size in inches, gaps right of and above each, and their axes."""
+    count = len(titles)
+    lines = max(title.count("\n") for title in titles) if any(titles) else -1.5
+    gaps = gaps[0], gaps[1] + 0.17 * lines
     rows = -(-count // columns)
-    left, bottom = 0.62, 0.5
+    left, bottom = 0.78, 0.5
     width = left + columns * (size[0] + gaps[0])
     height = bottom + rows * (size[1] + gaps[1])
     figure = Figure(figsize=(width, height))
@@ -113,18 +129,24 @@ def laid_out(
 
 
 def _scale(axes: Axes, lines: list[Line], bytes_across: bool, roomy: bool) -> None:
-    """Choose the scales of all panels: bytes, and bits that differ widely, are logarithmic."""
+    """Choose the scales of all panels: bytes and bits that differ widely are logarithmic, and no tick has an offset."""
     axes.margins(x=0.02)
-    y = np.concatenate([line.y for line in lines])
+    x, y = (np.concatenate([getattr(line, which) for line in lines]) for which in ("x", "y"))
+    far = bytes_across and x.max() > 4 * x.min() > 0
     wide = not bytes_across and y.min() > 0 and y.max() > 4 * y.min() and y.max() > 1
-    for axis, scale, logarithmic in ((axes.xaxis, axes.set_xscale, bytes_across), (axes.yaxis, axes.set_yscale, wide)):
+    for axis, scale, logarithmic in ((axes.xaxis, axes.set_xscale, far), (axes.yaxis, axes.set_yscale, wide)):
         if logarithmic:
             scale("log")
-            axis.set_major_locator(LogLocator(subs=(1.0, 3.0) if roomy else (1.0,)))
-            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if roomy else (1.0,)))
             axis.set_minor_formatter(NullFormatter())
+        else:
+            axis.set_major_locator(MaxNLocator(7, steps=[1, 2, 2.5, 5, 10]))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    middle = (y.min() + y.max()) / 2
+    if y.max() - y.min() < 0.02 * abs(middle):  # else a hair's breadth fills the panel
+        axes.set_ylim(middle - 0.02 * abs(middle), middle + 0.02 * abs(middle))
     if not bytes_across:
-        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=1))
 
 
 def _panel(axes: Axes, groups: list[Group], labels: list[str], series: str, make: Maker) -> list[Line]:

@@ -2,6 +2,7 @@
 
 import io
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
 import matplotlib as mpl
@@ -10,7 +11,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from fedpm.files import write_atomically
-from fedpm.report.curves import Drawn, draw, laid_out, over_bytes, over_rounds
+from fedpm.report import fairness
+from fedpm.report.curves import Drawn, draw, fitted, laid_out, over_bytes, over_rounds
+from fedpm.report.frontier import frontier
+from fedpm.report.runs import by_run
 from fedpm.report.style import RC, colour
 from fedpm.study.results import Collection, Group, Outcome
 
@@ -18,44 +22,93 @@ _MOST = 8  # panels of a figure that has one for each group
 _BLUE = (0x1A / 255, 0x84 / 255, 0xCC / 255)  # between that of the light and that of the dark page
 
 
+@dataclass(frozen=True)
+class Curve:
+    """A figure over rounds: of which key, from which round on, and what its axis says."""
+
+    name: str
+    title: str
+    text: str
+    key: str
+    ylabel: str
+    start: int = 1
+
+
+_METRIC = "On the test data after each round; the band is ± σ over seeds."
+_CURVES = [
+    Curve(
+        "accuracy-rounds",
+        "Accuracy over rounds",
+        "Test accuracy after each round; the band is ± σ over seeds.",
+        "accuracy",
+        "test accuracy",
+    ),
+    Curve("loss-rounds", "Test loss", "Mean on the test data after each round.", "loss", "loss"),
+    Curve(
+        "train-loss-rounds",
+        "Training loss",
+        "Of the last local epoch, mean over the clients of a round.",
+        "train_loss",
+        "loss",
+    ),
+    Curve(
+        "bpp-rounds",
+        "Bits per parameter sent up",
+        "As really sent, a client and round.",
+        "uplink_bpp",
+        "bits per parameter",
+    ),
+    Curve(
+        "paper-bpp-rounds",
+        "The same, by the paper's accounting",
+        "The entropy of the frequencies of what is sent: an estimate, not bytes.",
+        "paper_bpp",
+        "bits per parameter",
+    ),
+    Curve(
+        "downlink-rounds",
+        "Bits per parameter sent down",
+        "As really sent, a client and round, from round 2: the first broadcast is a seed.",
+        "downlink_bpp",
+        "bits per parameter",
+        start=2,
+    ),
+]
+
+
 def figures(collection: Collection) -> list[Drawn]:
     """Draw everything that the runs of a collection have figures for."""
+    if collection.study is None:
+        collection = by_run(collection)
     with mpl.rc_context(RC):
-        found = [
-            Drawn(
-                "accuracy-bytes",
-                "Accuracy against total bytes",
-                "What an accuracy costs: bytes that all clients together sent and received since the first round, as "
-                "really encoded. Left and up is better.",
-                draw(collection, over_bytes, "MB, all clients, both ways", "test accuracy", bytes_across=True),
-                wide=True,
-            ),
-            Drawn(
-                "accuracy-rounds",
-                "Accuracy over rounds",
-                "Test accuracy after each round; the band is ± σ over seeds.",
-                draw(collection, over_rounds("accuracy"), "round", "test accuracy"),
-            ),
-            Drawn(
-                "bpp-rounds",
-                "Bits per parameter sent up",
-                "As really sent, a client and round.",
-                draw(collection, over_rounds("uplink_bpp"), "round", "bits per parameter"),
-            ),
-            Drawn(
-                "paper-bpp-rounds",
-                "The same, by the paper's accounting",
-                "The entropy of the frequencies of what is sent: an estimate, not bytes.",
-                draw(collection, over_rounds("paper_bpp"), "round", "bits per parameter"),
-            ),
-            Drawn(
-                "downlink-rounds",
-                "Bits per parameter sent down",
-                "As really sent, a client and round, from round 2: the first broadcast is a seed.",
-                draw(collection, over_rounds("downlink_bpp", 2), "round", "bits per parameter"),
-            ),
-        ]
-        return [*found, *filter(None, (_theta(collection), _sparsity(collection), _classes(collection)))]
+        costs = draw(collection, over_bytes, "MB, all clients, both ways", "test accuracy", bytes_across=True)
+        found = [_costs(costs)] if costs else []
+        metrics = [Curve(f"{_plain(name)}-rounds", name, _METRIC, name, name) for name in collection.metrics]
+        for curve in (*metrics, *_CURVES):
+            figure = draw(collection, over_rounds(curve.key, curve.start), "round", curve.ylabel)
+            found += [Drawn(curve.name, curve.title, curve.text, figure)] if figure else []
+        others = (
+            frontier(collection),
+            fairness.classes(collection),
+            fairness.clients(collection),
+            _theta(collection),
+            _sparsity(collection),
+            _classes(collection),
+        )
+        return [*found, *filter(None, others)]
+
+
+def _plain(name: str) -> str:
+    """Return a metric's name as a file may be called."""
+    return "".join(letter if letter.isalnum() else "-" for letter in name)
+
+
+def _costs(figure: Figure) -> Drawn:
+    text = (
+        "What an accuracy costs: bytes that all clients together sent and received since the first round, as "
+        "really encoded. Left and up is better."
+    )
+    return Drawn("accuracy-bytes", "Accuracy against total bytes", text, figure, wide=True)
 
 
 def _theta(collection: Collection) -> Drawn | None:
@@ -64,8 +117,10 @@ def _theta(collection: Collection) -> Drawn | None:
     if not groups:
         return None
     columns = min(len(groups), 4)
-    figure, grid = laid_out(len(groups), columns, (_width(len(groups)), 2.1), (0.55, 0.6))
-    for axes, group in zip(grid.flat, groups, strict=False):
+    width = _width(len(groups))
+    titles = fitted([group.name for group in groups], width + 0.4)
+    figure, grid = laid_out(titles, columns, (width, 2.1), (0.55, 0.6))
+    for axes, group, title in zip(grid.flat, groups, titles, strict=False):
         counts = np.array([record["theta_histogram"] for record in group.runs[0].records], np.float64)
         share = (counts / counts.sum(1, keepdims=True)).T
         picture = np.zeros((*share.shape, 4))
@@ -78,8 +133,9 @@ def _theta(collection: Collection) -> Drawn | None:
             interpolation="nearest",
             extent=(0.5, share.shape[1] + 0.5, -0.025, 1.025),
         )
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=1))
         axes.grid(visible=False)
-        axes.set(title=group.name, xlabel="round", ylabel="θ")
+        axes.set(title=title, xlabel="round", ylabel="θ")
     text = (
         "How many parameters have which probability, in steps of 0.05, bluer for more (square root of the "
         "share); of K masks it is a multiple of 1/K. "
@@ -93,17 +149,20 @@ def _theta(collection: Collection) -> Drawn | None:
 def _sparsity(collection: Collection) -> Drawn | None:
     """Draw the share of kept weights in each layer of the final masks, means over seeds."""
     kept = {g.name: np.mean(found, 0) for g in collection.groups if (found := [k for r in g.runs if (k := _kept(r))])}
+    places = [group.name for group in collection.groups]
     if not kept:
         return None
     named = next(run for run in collection.runs if _kept(run)).summary["layers"]
+    named = [layer for layer in named if "kept" in layer]
     weights = [place for place, layer in enumerate(named) if not layer["name"].endswith("bias")]
     names = max(len(name) for name in kept) if len(kept) > 1 else 0
     width, height = 5.2 + 0.4 + 0.075 * names, 0.75 + 0.26 * max(len(weights), len(kept))
     figure = Figure(figsize=(width, height))
     axes = figure.add_axes((1.7 / width, 0.55 / height, 3.4 / width, 1 - 0.65 / height))
-    for place, (name, shares) in enumerate(list(kept.items())[:_MOST]):
+    for name, shares in list(kept.items())[:_MOST]:
         if len(shares) == len(named):
-            axes.plot(shares[weights], range(len(weights)), "o", color=colour(name, place), markersize=5, label=name)
+            paint = colour(name, places.index(name))  # as in the other figures
+            axes.plot(shares[weights], range(len(weights)), "o", color=paint, markersize=5, label=name)
     axes.set_yticks(range(len(weights)), [f"{named[w]['name']}  {named[w]['size']:,}" for w in weights])
     axes.invert_yaxis()
     axes.set_xlabel("share of weights that the final mask keeps")
@@ -128,8 +187,10 @@ def _classes(collection: Collection) -> Drawn | None:
         return None
     chosen = list(splits.values())[:_MOST]
     columns = min(len(chosen), 4)
-    figure, grid = laid_out(len(chosen), columns, (_width(len(chosen)), 2.3), (0.55, 0.75))
-    for axes, (name, held) in zip(grid.flat, chosen, strict=False):
+    width = _width(len(chosen))
+    titles = fitted([name for name, _ in chosen], width + 0.4)
+    figure, grid = laid_out(titles, columns, (width, 2.3), (0.55, 0.75))
+    for axes, title, (_, held) in zip(grid.flat, titles, chosen, strict=False):
         counts = np.array(held["counts"], np.float64)
         picture = np.zeros((*counts.shape, 4))
         picture[..., :3] = _BLUE
@@ -138,10 +199,14 @@ def _classes(collection: Collection) -> Drawn | None:
         axes.grid(visible=False)
         sizes = counts.sum(1)
         each = " to ".join(f"{size:.0f}" for size in sorted({sizes.min(), sizes.max()}))
-        axes.set_title(f"{name}\n{each} examples each", fontsize=9)
+        axes.set_title(f"{title}\n{each} examples each", fontsize=9)
         axes.set(xlabel="class", ylabel="client")
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_locator(MaxNLocator(8, integer=True))
+        names = held.get("names")
+        if isinstance(names, list) and len(names) <= 12:
+            axes.set_yticks(range(len(names)), [str(name)[:14] for name in names])
+            axes.set_ylabel("")
     text = "How many examples of each class a client holds, bluer for more; the split of the first seed."
     return Drawn("classes", "Classes of the clients", text, figure, wide=len(chosen) > 2)
 
@@ -150,7 +215,7 @@ def _split_name(group: Group) -> str:
     config = group.runs[0].config
     data, clients = config["data"], config["clients"]["total"]
     how = {"classes": f"at most {data.get('classes_per_client')} classes", "dirichlet": f"α = {data.get('alpha')}"}
-    return f"{clients} clients, {how.get(data['split'], 'IID')}"
+    return f"{clients} clients, {how.get(data['split'], 'their own' if data['split'] == 'given' else 'IID')}"
 
 
 def _kept(run: Outcome) -> list[float]:

@@ -8,8 +8,10 @@ from importlib.metadata import version
 from pathlib import Path
 
 from fedpm.files import write_atomically
+from fedpm.report import runs
 from fedpm.report.curves import Drawn
 from fedpm.report.figures import figures, save
+from fedpm.report.rejected import rejected_table
 from fedpm.report.style import inline, variables
 from fedpm.report.tables import Table, seeds_of, settings_table, tables
 from fedpm.study.results import Collection, collect
@@ -21,7 +23,7 @@ def write(folders: Sequence[Path], out: Path) -> Path:
     collections = collect(folders)
     for number, collection in enumerate(collections):
         below = out if len(collections) == 1 else out / (collection.folder.name or "runs")
-        drawn, shown_tables = figures(collection), tables(collection)
+        drawn, shown_tables = figures(collection), [*tables(collection), *rejected_table(collection)]
         settings = settings_table(collection)
         shown = [_figure(one, save(one, below / "figures"), f"s{number}-{one.name}") for one in drawn]
         for table in (*shown_tables, settings):
@@ -35,8 +37,8 @@ def write(folders: Sequence[Path], out: Path) -> Path:
 
 
 def _page(collections: list[Collection], sections: list[str]) -> str:
-    title = collections[0].title if len(collections) == 1 else "Report"
-    links = "".join(f'<a href="#s{n}">{escape(c.title)}</a>' for n, c in enumerate(collections))
+    title = _title(collections[0]) if len(collections) == 1 else "Report"
+    links = "".join(f'<a href="#s{n}">{escape(_title(c))}</a>' for n, c in enumerate(collections))
     css = variables() + (resources.files("fedpm.report") / "page.css").read_text()
     head = f"<h1>{escape(title)}</h1>" + (f"<nav>{links}</nav>" if len(collections) > 1 else "")
     origin = f"Made by fedpm {version('fedpm')} on {datetime.now():%Y-%m-%d}. This page needs no other file."
@@ -48,31 +50,42 @@ def _page(collections: list[Collection], sections: list[str]) -> str:
     )
 
 
+def _title(collection: Collection) -> str:
+    return runs.title(collection) if collection.study is None else collection.title
+
+
 def _section(
     collection: Collection, anchor: str, shown: list[str], shown_tables: list[Table], settings: Table, titled: bool
 ) -> str:
     first, *others = shown
-    title = f"<h2>{escape(collection.title)}</h2>" if titled else ""
+    title = f"<h2>{escape(_title(collection))}</h2>" if titled else ""
+    graph, (shown_table, fairness) = (
+        f'<div class="figures">{first}</div>',
+        (_tables([table for table in shown_tables if (table.name == "fairness") is last]) for last in (False, True)),
+    )
+    loose = collection.study is None  # of which the table is short, and says all
     unfinished = [run.folder.name for run in collection.runs if not run.summary]
     return "".join(
         [
             f'<section id="{anchor}">{title}{_introduction(collection)}',
             _note(f"Not finished: {', '.join(unfinished)}.") if unfinished else "",
-            f'<div class="figures">{first}</div>',
-            f'<div class="tables">{"".join(table.to_html() for table in shown_tables)}</div>',
+            *((shown_table, graph) if loose else (graph, shown_table)),
+            fairness,
             f'<div class="figures">{"".join(others)}</div>',
             f"<details><summary>Settings and versions</summary>{settings.to_html()}</details></section>",
         ]
     )
 
 
+def _tables(shown: list[Table]) -> str:
+    return f'<div class="tables">{"".join(table.to_html() for table in shown)}</div>' if shown else ""
+
+
 def _introduction(collection: Collection) -> str:
     study = collection.study
-    words = [f"{len(collection.groups)} settings, {seeds_of(collection.groups)} each."]
-    if study is None and len(collection.runs) == 1:
-        words = [f"One run, seed {collection.runs[0].seed}."]
     if study is None:
-        return f'<p class="muted">{escape(words[0])}</p>'
+        return runs.headlines(collection)
+    words = [f"{len(collection.groups)} settings, {seeds_of(collection.groups)} each."]
     if study.paper:
         words.insert(0, f"In the paper: {study.paper}.")
     if study.scale:

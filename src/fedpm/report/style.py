@@ -16,6 +16,9 @@ PALETTE = {
     "sky": ("#3a9bd9", "#93d2f8"),
     "wine": ("#7d2248", "#d9789f"),
     "grey": ("#7a7a7a", "#a8a8a8"),
+    "olive": ("#6b7a00", "#b5c334"),
+    "brown": ("#8a4b1f", "#d39a6b"),
+    "indigo": ("#3f3d9e", "#9c9af0"),
 }
 _OTHERS = {
     "ink": (INK, "#e6edf3"),

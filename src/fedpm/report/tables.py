@@ -7,7 +7,10 @@ from html import escape
 from statistics import mean
 
 from fedpm.config import changes_results, flattened
-from fedpm.study.results import Collection, Group, Outcome, mean_and_deviation, overview
+from fedpm.report import fairness
+from fedpm.report.runs import by_run
+from fedpm.study.overview import mean_and_deviation, overview
+from fedpm.study.results import Collection, Group, Outcome
 
 QUANTITIES = {
     "accuracy": "Test accuracy",
@@ -69,13 +72,16 @@ class Table:
 
     def to_html(self) -> str:
         """Return the table as HTML, the paper's figures below ours."""
-        head = "".join(f'<th scope="col">{escape(name)}</th>' for name in self.head)
+        label = [' class="label"' if column < self.labels else "" for column in range(len(self.head))]
+        head = "".join(
+            f'<th scope="col"{kind}>{escape(name)}</th>' for kind, name in zip(label, self.head, strict=True)
+        )
         body = "".join(f"<tr>{''.join(map(self._html, range(len(row)), row))}</tr>" for row in self.rows)
         note = f"<p>{escape(self.note)}</p>" if self.note else ""
         return (
             f'<figure class="table {escape(self.name)}"><figcaption><h3>{escape(self.title)}</h3>{note}'
-            f'</figcaption><div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-            "</figure>"
+            f'</figcaption><div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody>'
+            "</table></div></figure>"
         )
 
     def _html(self, column: int, cell: Cell) -> str:
@@ -87,13 +93,29 @@ class Table:
 
 def tables(collection: Collection) -> list[Table]:
     """Return all tables of a collection: like the paper's where there is more than one axis, and the overview."""
+    if collection.study is None:
+        return [_overview(by_run(collection, settings=True)), *_fairness(by_run(collection, settings=True))]
     pivots = [_pivot(collection, quantity) for quantity in QUANTITIES if len(collection.axes) > 1]
-    return [*pivots, _overview(collection)]
+    return [*pivots, _overview(collection), *_fairness(collection)]
+
+
+def _fairness(collection: Collection) -> list[Table]:
+    """Return the table of whom networks serve worst, if that is known."""
+    head, rows = fairness.rows(collection)
+    if not rows:
+        return []
+    labels = [list(group.labels.values()) or [group.name] for group in collection.groups]
+    cells = [[Cell(cell) for cell in (*label, *row)] for label, row in zip(labels, rows, strict=True)]
+    note = "Worst class on test data; worst and median client on examples that clients hold out (first seed)."
+    axes = collection.axes or ["algorithm"]
+    return [Table("fairness", "For whom it is worst", note, [*axes, *head], len(axes), cells)]
 
 
 def _overview(collection: Collection) -> Table:
     head, rows = overview(collection)
-    note = "Means over the seeds, accuracy ± σ. Bits per parameter and client; bytes of all clients, both ways."
+    note = "Bits per parameter (bpp) and client; bytes of all clients, both ways."
+    if any(len(group.runs) > 1 for group in collection.groups):
+        note = f"Means over the seeds, accuracy ± σ. {note}"
     if collection.goals:
         note += " MB to an accuracy: until it is first reached, or how many of the runs reach it."
     cells = [[Cell(cell) for cell in row] for row in rows]

@@ -18,7 +18,7 @@ from pydantic import Field, ValidationError
 
 from fedpm import config as configs
 from fedpm.config import Config
-from fedpm.errors import ArtifactError, ConfigError
+from fedpm.errors import ArtifactError, ConfigError, choices
 from fedpm.registry import Settings
 
 Overrides = dict[str, Any]
@@ -174,9 +174,7 @@ def _find(name: str) -> StudyFile:
     if name in known:
         return known[name]
     if not name.endswith(".toml"):
-        raise ConfigError(
-            f"{name}: there is no such study; there are: {', '.join(known)}, or a file of your own, .toml"
-        )
+        raise ConfigError(f"{name}: there is no such study; {choices(name, known)}, or a file of your own, .toml")
     try:
         return _parse(tomllib.loads(Path(name).read_text()), name)
     except OSError as error:

@@ -1,13 +1,13 @@
-"""What came of runs: read from their folders, grouped over seeds, as figures and as the rows of a table."""
+"""What came of runs: read from their folders, and grouped over seeds."""
 
 import json
 import re
 import tomllib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any
 
 from fedpm.config import changes_results, flattened
@@ -38,7 +38,7 @@ class Outcome:
         if key == "paper_bpp":
             found = [value for value in self.column(key) if value is not None]
             return mean(found) if found else None
-        value = self.summary.get(key)
+        value = self.summary.get(key, self.summary.get("metrics", {}).get(key))
         return value if isinstance(value, int | float) else None
 
     def total_bytes(self) -> int:
@@ -48,7 +48,9 @@ class Outcome:
     def bytes_to(self, goal: float) -> int | None:
         """Return the bytes of all clients both ways until the goal was first reached."""
         spent = accumulate(record["uplink_bytes"] + record["downlink_bytes"] for record in self.records)
-        return next((s for s, record in zip(spent, self.records, strict=True) if record["accuracy"] >= goal), None)
+        return next(
+            (s for s, record in zip(spent, self.records, strict=True) if record.get("accuracy", 0.0) >= goal), None
+        )
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,12 @@ class Collection:
         return [run for group in self.groups for run in group.runs]
 
     @property
+    def metrics(self) -> list[str]:
+        """The names of metrics beside accuracy and loss that any run has."""
+        names = dict.fromkeys(name for run in self.runs for name in run.records[-1].get("metrics", ()))
+        return [name for name in names if name not in ("accuracy", "loss")]
+
+    @property
     def goals(self) -> list[float]:
         """The accuracies to which bytes are counted."""
         return self.study.goals if self.study else []
@@ -102,7 +110,7 @@ def called(axis: str, label: str) -> str:
     """Return a label that is a number with the name of its axis, a method by its own label, any other as it is."""
     if axis == METHODS.key and label in METHODS:
         return METHODS[label].label
-    return f"{axis} = {label}" if label[:1].isdigit() else label
+    return f"{axis} = {label}" if label[:1].isdigit() and axis != "run" else label
 
 
 def value_of(record: RoundRecord, key: str) -> float | None:
@@ -113,7 +121,7 @@ def value_of(record: RoundRecord, key: str) -> float | None:
     elif key == "total_bytes":
         value = record["uplink_bytes"] + record["downlink_bytes"]
     else:
-        value = record.get(key)
+        value = record.get(key, record.get("metrics", {}).get(key))
     return value if isinstance(value, int | float) else None
 
 
@@ -150,19 +158,29 @@ def _study(folder: Path) -> Collection:
 
 
 def _runs(folders: list[Path]) -> Collection:
-    """Group runs by the settings in which they differ."""
+    """Group runs that differ in nothing but their seed; of copies of one run the one that came furthest counts."""
     found = {folder: flattened(_settings(folder)) for folder in folders}
     keys = {key: None for settings in found.values() for key in settings if key != "seed" and changes_results(key)}
-    axes = [key for key in keys if len({str(settings.get(key)) for settings in found.values()}) > 1]
-    if "algorithm" in axes:  # each algorithm has settings of its own
-        everywhere = [key for key in axes if all(key in settings for settings in found.values())]
-        axes = [key for key in everywhere if key != "local.lr"]
-    groups: dict[tuple[str, ...], Group] = {}
+    axes = [key for key in keys if _differ(key, found.values())]
+    if "algorithm" in axes:  # each algorithm has settings of its own, which tell apart its own runs alone
+        names = {settings["algorithm"] for settings in found.values()}
+        each = [[settings for settings in found.values() if settings["algorithm"] == name] for name in names]
+        everywhere = {key for key in axes if all(key in settings for settings in found.values())}
+        everywhere -= {key for spec in METHODS for key in spec.tuned}
+        axes = [key for key in axes if key in everywhere or any(_differ(key, alike) for alike in each)]
+    seeds: dict[tuple[str, ...], dict[int, Outcome]] = {}
     for folder, settings in found.items():
         labels = {key: str(settings.get(key, "–")) for key in axes}
-        group = groups.setdefault(tuple(labels.values()), Group(labels, []))
-        group.runs.append(_outcome(folder, labels, settings["seed"]))
-    return Collection("Runs", list(groups.values()))
+        run = _outcome(folder, labels, settings["seed"])
+        kept = seeds.setdefault(tuple(labels.values()), {}).setdefault(run.seed, run)
+        if (bool(run.summary), len(run.records)) > (bool(kept.summary), len(kept.records)):
+            seeds[tuple(labels.values())][run.seed] = run
+    groups = [list(runs.values()) for runs in seeds.values()]
+    return Collection("Runs", [Group(runs[0].labels, runs) for runs in groups])
+
+
+def _differ(key: str, runs: Iterable[dict[str, Any]]) -> bool:
+    return len({str(settings.get(key)) for settings in runs}) > 1
 
 
 def _outcome(folder: Path, labels: dict[str, str], seed: int) -> Outcome:
@@ -184,50 +202,3 @@ def _settings(folder: Path) -> dict[str, Any]:
         return tomllib.loads((folder / "config.toml").read_text())
     except (OSError, ValueError) as error:
         raise ArtifactError(f"{folder / 'config.toml'}: cannot be read ({error})") from None
-
-
-def _mean(values: list[float], digits: int) -> str:
-    return f"{mean(values):.{digits}f}" if values else "–"
-
-
-def mean_and_deviation(values: list[float], digits: int = 3) -> str:
-    """Return mean ± standard deviation."""
-    if not values:
-        return "–"
-    return f"{mean(values):.{digits}f}" + (f" ± {stdev(values):.{digits}f}" if len(values) > 1 else "")
-
-
-COLUMNS: dict[str, Callable[[Group], str]] = {
-    "accuracy": lambda group: mean_and_deviation(group.finals("accuracy")),
-    "bpp up": lambda group: _mean(group.finals("uplink_bpp"), 3),
-    "paper's bpp": lambda group: _mean(group.finals("paper_bpp"), 3),
-    "bpp down": lambda group: _mean(group.finals("downlink_bpp"), 3),
-    "MB": lambda group: _mean([run.total_bytes() / 1e6 for run in group.runs], 1),
-    "model bpp": lambda group: _mean(group.finals("model_bpp"), 3),
-    "model kB": lambda group: _mean([size / 1e3 for size in group.finals("model_bytes")], 1),
-    "seeds": lambda group: str(len(group.finals("accuracy"))),
-}
-"""Of the table of everything: mean test accuracy ± σ, bits per parameter and client up (real, and by the paper's
-accounting) and down, bytes of all clients both ways, bits per parameter and bytes of the model file, finished runs."""
-
-
-def overview(collection: Collection) -> tuple[list[str], list[list[str]]]:
-    """Return head and rows of the table of everything: a row a group, means over the seeds."""
-    head = [*(collection.axes or ["algorithm"]), *COLUMNS]
-    rows = [
-        [*(group.labels.values() or [group.name]), *(column(group) for column in COLUMNS.values())]
-        for group in collection.groups
-    ]
-    for goal in collection.goals:
-        head.insert(-3, f"MB to {goal:g}")
-        for row, group in zip(rows, collection.groups, strict=True):
-            row.insert(-3, _to_goal(group, goal))
-    return head, rows
-
-
-def _to_goal(group: Group, goal: float) -> str:
-    """Return the mean bytes until a goal is reached if all seeds reach it, else how many do."""
-    reached = [spent for run in group.runs if (spent := run.bytes_to(goal)) is not None]
-    if len(reached) < len(group.runs):
-        return f"{len(reached)} of {len(group.runs)}"
-    return _mean([spent / 1e6 for spent in reached], 2)

@@ -14,11 +14,12 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from fedpm.children import Child, ready
 from fedpm.errors import ArtifactError, EngineError, FedPMError
 from fedpm.experiment.api import resume, run
-from fedpm.experiment.record import RoundRecord, Summary
+from fedpm.experiment.observers import Callback
+from fedpm.experiment.record import Summary
 from fedpm.files import write_atomically
-from fedpm.processes import Child, ready
 from fedpm.study.definition import Run, Study, read
 
 
@@ -99,7 +100,7 @@ def _work(pipe: Connection, one: Run, folder: Path) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what the run started is ended in good order
     trace = folder.with_name(f"{folder.name}.error.txt")
     try:
-        result = _resumed_or_begun(one, folder, lambda record: pipe.send(("round", record)))
+        result = _resumed_or_begun(one, folder, lambda round: pipe.send(("round", round.record)))
         trace.unlink(missing_ok=True)
         pipe.send(("done", result))
     except (FedPMError, OSError) as error:
@@ -109,9 +110,9 @@ def _work(pipe: Connection, one: Run, folder: Path) -> None:
         pipe.send(("failed", f"{type(error).__name__}: {error}; see {trace}"))
 
 
-def _resumed_or_begun(one: Run, folder: Path, on_round: Callable[[RoundRecord], None]) -> Summary:
+def _resumed_or_begun(one: Run, folder: Path, on_round: Callback) -> Summary:
     if (folder / "config.toml").is_file():
-        return resume(folder, workers=one.config.workers, on_round=on_round).summary
+        return resume(folder, workers=one.config.workers, on_round=on_round, progress=False).summary
     if folder.is_dir():
         shutil.rmtree(folder)  # killed before there was anything in it
-    return run(one.config, out=folder, on_round=on_round).summary
+    return run(one.config, out=folder, on_round=on_round, progress=False).summary

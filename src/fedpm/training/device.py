@@ -16,8 +16,9 @@ def choose_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError(f"device = {name!r}: cannot be used here ({reason}); auto and cpu always work") from None
+        reason = str(error).splitlines()[0]  # of which torch gives much, where it speaks of its operators
+        why = "" if isinstance(error, NotImplementedError) or len(reason) > 80 else f" ({reason})"
+        raise ConfigError(f"device = {name!r}: cannot be used here{why}; auto and cpu always work") from None
     return device
 
 

@@ -3,18 +3,22 @@
 One loop serves every method; what differs is how trainable values become weights.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 
-from fedpm.data.datasets import Shard, to_input
+from fedpm.data.datasets import Shard, to_input, to_target
 from fedpm.model.masking import MaskedNetwork
 from fedpm.rng import Streams
+from fedpm.training.evaluation import score
+from fedpm.training.features import skipped
+from fedpm.training.optimiser import Optimiser
+from fedpm.training.task import Task
 from fedpm.wire.theta import Vector
 
 CPU = torch.device("cpu")
@@ -22,20 +26,53 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Local:
-    """How a client trains."""
+    """How a client trains.
+
+    Args:
+        epochs: how often it sees its examples in a round.
+        batch_size: the most examples of a step.
+        lr: the rate of a step in the first round; None for ``travel`` over the steps of a round.
+        lr_decay: the factor of the rate, round after round.
+        lr_fade: T; the rate falls as 1/√(1 + (round − 1)/T) too, which never stops learning; 0 if it does not.
+        float_lr: the rate of Adam on parameters that are trained as floats beside the others.
+        travel: how far a value can go in a round, at rates that follow from the number of steps and are at ``most`` so.
+        first: the factor of the rate in the first round.
+        forward: the network that a step of scores sees: ``"sampled"`` from θ, or ``"expected"``, weights times θ.
+        gradient: the straight-through gradient of a sample, ``"theta"`` or ``"identity"``.
+        optimiser: of weights.
+        task: what it learns.
+        logit_adjustment: τ; the local loss adds τ · log(the client's share of each class) to the logits.
+        device: where it trains.
+        precision: of the network's sums.
+    """
 
     epochs: int
     batch_size: int
-    lr: float
+    lr: float | None
     lr_decay: float = 1.0
+    lr_fade: float = 0.0
+    float_lr: float = 0.001
+    travel: float = 1.0
+    most: float = 1.0
+    first: float = 1.0
+    forward: str = "sampled"
     gradient: str = "theta"
     optimiser: str = "adam"
+    task: Task = field(default_factory=Task)
+    logit_adjustment: float = 0.0
     device: torch.device = CPU
     precision: torch.dtype = torch.float32
 
-    def at(self, round: int) -> "Local":
-        """Return how a client trains in a round: with lr · lr_decay^(round − 1)."""
-        return replace(self, lr=self.lr * self.lr_decay ** (round - 1))
+    def rate(self, round: int, examples: int) -> float:
+        """Return the rate of a client with so many examples in a round: lr · lr_decay^(round − 1) / √(1 + …)."""
+        ruled = min(self.most, self.travel / (self.epochs * self.batches(examples)))
+        faded = math.sqrt(1 + (round - 1) / self.lr_fade) if self.lr_fade else 1.0
+        start = (ruled if self.lr is None else self.lr) * (self.first if round == 1 else 1.0)
+        return start * self.lr_decay ** (round - 1) / faded
+
+    def batches(self, examples: int) -> int:
+        """Return the number of steps of an epoch."""
+        return -(-examples // self.batch_size)
 
 
 @dataclass(frozen=True)
@@ -63,26 +100,49 @@ class Steps(Protocol):
 
 def fit(
     network: MaskedNetwork, steps: Steps, *, stats: Vector, shard: Shard, rng: Streams, how: Local
-) -> tuple[Vector, float]:
+) -> tuple[Vector, dict[str, float]]:
     """Run the local epochs.
 
     Returns:
-        The norm layers' statistics and the mean loss of the last epoch.
+        The norm layers' statistics, the mean loss of the last epoch (``train_loss``), and where the client holds out
+        examples, its score on them with the first weights and with the last (``client_before``, ``client_after``).
     """
+    network = network.tail(skipped(shard))
+    figures: dict[str, float] = {}
     flat_stats = torch.tensor(stats, device=how.device)
     rest = network.surroundings(flat_stats)
-    network.net.train()
+    floats = {name: rest[name].detach().requires_grad_() for name in network.trained}
+    rest |= floats
+    beside = Optimiser("adam", floats.values(), how.float_lr)
+    network.train()
     with module_randomness(rng, how.device):
         for epoch in range(how.epochs):
             total = torch.zeros((), device=how.device)
             for x, y in _batches(shard, rng, epoch, how):
                 steps.prepare()
+                if shard.held is not None and not figures:
+                    figures["client_before"] = _scored(network, steps, rest, shard.held, how)
                 with torch.autocast(how.device.type, how.precision, enabled=how.precision != torch.float32):
-                    loss = F.cross_entropy(network.forward(steps.weights, rest, x), y)
+                    loss = how.task.loss(_adjusted(network.forward(steps.weights, rest, x), shard, how), y)
                 loss.backward()  # type: ignore[no-untyped-call]
                 steps.learn()
+                beside.step()
+                beside.zero_grad()
                 total += loss.detach() * len(y)
-    return flat_stats.cpu().numpy(), float(total) / len(shard.y)
+        if shard.held is not None:
+            steps.prepare()
+            figures["client_after"] = _scored(network, steps, rest, shard.held, how)
+    return flat_stats.cpu().numpy(), {"train_loss": float(total) / len(shard.y), **figures}
+
+
+def _scored(network: MaskedNetwork, steps: Steps, rest: Mapping[str, torch.Tensor], held: Shard, how: Local) -> float:
+    """Return the metric that decides, of the weights as they are now, on examples that a client holds out."""
+    if not len(held):
+        return math.nan
+    network.net.eval()
+    found = score(lambda x: network.forward(steps.weights, rest, x), held, how.device, how.task)
+    network.train()
+    return found.values[how.task.first.name]
 
 
 def _batches(shard: Shard, rng: Streams, epoch: int, how: Local) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
@@ -91,8 +151,16 @@ def _batches(shard: Shard, rng: Streams, epoch: int, how: Local) -> Iterator[tup
     Equal batches waste no step on a remainder of one or two examples, on which norm layers would fail.
     """
     order = rng.permutation(f"batches of epoch {epoch}", len(shard.y))
-    for chosen in np.array_split(order, -(-len(order) // how.batch_size)):
-        yield to_input(shard.x[chosen], how.device), torch.from_numpy(shard.y[chosen]).to(how.device)
+    for chosen in np.array_split(order, how.batches(len(order))):
+        yield to_input(shard.x[chosen], how.device), to_target(shard.y[chosen], how.device)
+
+
+def _adjusted(logits: torch.Tensor, shard: Shard, how: Local) -> torch.Tensor:
+    """Add τ · log(the client's share of each class), so that a class it lacks is not unlearned; one counts 0.01."""
+    if not how.logit_adjustment:
+        return logits
+    shares = np.bincount(shard.y, minlength=logits.shape[1]).clip(0.01) / len(shard)
+    return logits + torch.from_numpy(how.logit_adjustment * np.log(shares)).to(logits)
 
 
 @contextmanager

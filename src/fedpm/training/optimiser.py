@@ -30,6 +30,8 @@ class Optimiser:
     def step(self) -> None:
         """Move every parameter that has a gradient."""
         moved = [place for place, parameter in enumerate(self._parameters) if parameter.grad is not None]
+        if not moved:
+            return
         parameters = [self._parameters[place] for place in moved]
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         common: dict[str, Any] = {"lr": self._lr, "weight_decay": 0.0, "maximize": False, "fused": True}

@@ -12,15 +12,16 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import torch
-import torch.nn.functional as F
 from torch.func import grad, vmap
 
-from fedpm.data.datasets import Shard, to_input
+from fedpm.data.datasets import Shard, to_input, to_target
+from fedpm.errors import ConfigError
 from fedpm.model.masking import MaskedNetwork
 from fedpm.rng import Streams
+from fedpm.training.features import skipped
 from fedpm.training.local import Local, Trained, module_randomness
-from fedpm.training.noise import Noise
-from fedpm.training.scores import SampledWeights, ScoreTrainer, divergence
+from fedpm.training.losses import Loss, cross_entropy
+from fedpm.training.scores import SampledWeights, ScoreTrainer, divergence, mask_sampler
 from fedpm.wire.theta import Vector
 
 _GRADIENTS = 2**23
@@ -64,9 +65,8 @@ class PrivateScoreTrainer:
     def train(self, theta: Vector, *, frozen: torch.Tensor, stats: Vector, shard: Shard, rng: Streams) -> Trained:
         """Train on one client's examples, starting from θ strictly inside (0, 1)."""
         if self.private.unit == "example":
-            how = self.local.at(rng.round)
             trained = train_noisy_scores(
-                self.network, frozen, theta, shard=shard, rng=rng, how=how, private=self.private
+                self.network, frozen, theta, shard=shard, rng=rng, how=self.local, private=self.private
             )
             return Trained(trained, stats, {"uplink_kl_bpp": divergence(trained, theta)})
         ordinary = ScoreTrainer(self.network, self.local)
@@ -105,21 +105,22 @@ def train_noisy_scores(
     decides. Noise is the same in every coordinate, so that Adam's scaling of each finds nothing, and its running means
     weigh the first steps more than the last, which loses signal: plain steps learned faster.
     """
+    network = network.tail(skipped(shard))
     start = torch.from_numpy(theta).to(how.device)
     sampled = SampledWeights(network, weights.to(how.device), start, how.gradient)
-    masks = Noise(rng, "local masks", how.device)
+    prepare = mask_sampler(sampled, network.size, rng, how)
     rest = network.surroundings(torch.tensor(network.initial_stats(), device=how.device))
-    network.net.train()
+    network.train()
     with module_randomness(rng, how.device):
         for step in range(steps_of_round(how.epochs, private.sampling_rate)):
-            sampled.sample(masks.uniform(network.size))
+            prepare()
             chosen = rng.fractions(f"batch of step {step}", len(shard)) < private.sampling_rate
             total = torch.zeros(network.size, device=how.device)
             for x, y in _chunks(shard, np.flatnonzero(chosen), network.size, how.device):
-                total += clipped_sum(network, sampled, rest, x=x, y=y, bound=private.clip)
+                total += clipped_sum(network, sampled, rest, x=x, y=y, bound=private.clip, loss=how.task.loss)
             noise = torch.from_numpy(rng.normal(f"noise of step {step}", network.size)).to(how.device)
             total.div_(private.clip).add_(noise, alpha=private.noise)
-            sampled.move(total, how.lr)
+            sampled.move(total, how.rate(rng.round, 1))  # which must not tell how many examples there are
     return sampled.theta()
 
 
@@ -131,6 +132,7 @@ def clipped_sum(
     x: torch.Tensor,
     y: torch.Tensor,
     bound: float,
+    loss: Loss = cross_entropy,
 ) -> torch.Tensor:
     """Return the sum over examples of the gradient of the scores, each clipped to ``bound`` in ℓ2, as a flat vector.
 
@@ -138,11 +140,11 @@ def clipped_sum(
     not finite adds nothing.
     """
 
-    def loss(weights: Mapping[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return F.cross_entropy(network.forward(weights, rest, x[None]), y[None])
+    def alone(weights: Mapping[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return loss(network.forward(weights, rest, x[None]), y[None])
 
     weights = {name: weight.detach() for name, weight in sampled.weights.items()}
-    gradients = vmap(grad(loss), (None, 0, 0), randomness="different")(weights, x, y)
+    gradients = vmap(grad(alone), (None, 0, 0), randomness="different")(weights, x, y)
     slopes = network.views(sampled.slope())
     each = [gradients[name].mul_(slope).flatten(1) for name, slope in slopes.items()]
     lengths = torch.stack([torch.linalg.vector_norm(part, dim=1) for part in each]).norm(dim=0)
@@ -155,6 +157,22 @@ def clipped_sum(
     return torch.cat([factors @ part for part in each])
 
 
+def check_alone(network: MaskedNetwork, shard: Shard, loss: Loss, called: str) -> None:
+    """Refuse a loss whose gradient torch cannot compute for each example of a batch."""
+    weights, device = network.weights(0), torch.device("cpu")
+    sampled = SampledWeights(network, weights, torch.full((network.size,), 0.5), "theta")
+    sampled.sample(torch.rand(network.size, generator=torch.Generator().manual_seed(0)))
+    rest = network.surroundings(torch.tensor(network.initial_stats()))
+    x, y = next(_chunks(shard, np.arange(min(2, len(shard))), network.size, device))
+    try:
+        clipped_sum(network, sampled, rest, x=x, y=y, bound=1.0, loss=loss)
+    except Exception as error:  # of a function of the caller's own
+        raise ConfigError(
+            f"privacy.unit = 'example': the gradient of task.loss = {called!r} cannot be computed for each example "
+            f"({str(error).splitlines()[0]}); use a loss of torch's operations alone"
+        ) from None
+
+
 def _chunks(
     shard: Shard, chosen: npt.NDArray[np.intp], size: int, device: torch.device
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
@@ -162,4 +180,4 @@ def _chunks(
     count = max(1, _GRADIENTS // size)
     for start in range(0, len(chosen), count):
         part = chosen[start : start + count]
-        yield to_input(shard.x[part], device), torch.from_numpy(shard.y[part]).to(device)
+        yield to_input(shard.x[part], device), to_target(shard.y[part], device)

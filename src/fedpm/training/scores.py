@@ -1,6 +1,8 @@
 """Training of scores: a probability mask over frozen weights."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -17,14 +19,18 @@ from fedpm.wire.theta import Vector
 class SampledWeights:
     """A client's scores s, and the weights ẇ that each step samples from them: θ = sigmoid(s), m ~ Bern(θ), ẇ = m ⊙ w.
 
+    ``expect`` takes their means θ ⊙ w instead, on which a client that takes few steps learns more in each.
     The gradient goes straight through the sample: ∂m/∂θ is taken as θ (the paper's "equal to the probability mask") or
-    as 1 (``identity``), so that dL/ds = dL/dẇ · w · θ(1−θ) · (θ or 1).
+    as 1 (``identity``), so that dL/ds = dL/dẇ · w · θ(1−θ) · (θ or 1). With ``signs`` a mask of 0 turns the sign of its
+    weight: ẇ = ±w.
 
     All vectors are made once, and network and optimiser see views of them: fresh memory would cost more than the sums.
     """
 
-    def __init__(self, network: MaskedNetwork, frozen: torch.Tensor, theta: torch.Tensor, gradient: str) -> None:
-        self._frozen = frozen
+    def __init__(
+        self, network: MaskedNetwork, frozen: torch.Tensor, theta: torch.Tensor, gradient: str, *, signs: bool = False
+    ) -> None:
+        self._frozen, self._signs = frozen, signs
         self._times_theta = gradient == "theta"
         self._scores = torch.logit(theta)
         self._theta, self._sampled, self._slope = (torch.empty_like(frozen) for _ in range(3))
@@ -36,7 +42,14 @@ class SampledWeights:
         """Fill ``weights`` with those that uniform draws choose."""
         torch.sigmoid(self._scores, out=self._theta)
         torch.lt(uniform, self._theta, out=self._sampled)
+        if self._signs:
+            self._sampled.mul_(2).sub_(1)
         self._sampled.mul_(self._frozen)
+
+    def expect(self) -> None:
+        """Fill ``weights`` with their means, θ ⊙ w."""
+        torch.sigmoid(self._scores, out=self._theta)
+        torch.mul(self._theta, self._frozen, out=self._sampled)
 
     def backpropagate(self) -> None:
         """Turn the gradients of ``weights`` into those of ``scores``."""
@@ -63,18 +76,25 @@ class SampledWeights:
         return torch.sigmoid(self._scores).cpu().numpy()
 
 
-class _ScoreSteps:
-    """Steps of Adam on the scores, each on a fresh sample of the weights, or on those of θ > 0.5."""
+def mask_sampler(sampled: SampledWeights, size: int, rng: Streams, how: Local) -> Callable[[], None]:
+    """Return what makes the weights of a step: a fresh sample of them, or their means."""
+    if how.forward == "expected":
+        return sampled.expect
+    noise = Noise(rng, "local masks", how.device)
+    return lambda: sampled.sample(noise.uniform(size))
 
-    def __init__(self, sampled: SampledWeights, noise: Noise | None, size: int, how: Local) -> None:
-        self._sampled, self._noise, self._size = sampled, noise, size
-        self._half = torch.tensor(0.5, device=how.device)
-        self._optimiser = Optimiser("adam", sampled.scores.values(), how.lr)  # fresh: clients keep no state
+
+class _ScoreSteps:
+    """Steps of Adam on the scores, each on weights that ``prepare`` makes of them."""
+
+    def __init__(self, sampled: SampledWeights, prepare: Callable[[], None], rate: float) -> None:
+        self._sampled, self._prepare = sampled, prepare
+        self._optimiser = Optimiser("adam", sampled.scores.values(), rate)  # fresh: clients keep no state
         self.weights = sampled.weights
 
     def prepare(self) -> None:
-        """Sample the weights."""
-        self._sampled.sample(self._half if self._noise is None else self._noise.uniform(self._size))
+        """Make the weights."""
+        self._prepare()
 
     def learn(self) -> None:
         """Move the scores."""
@@ -84,24 +104,30 @@ class _ScoreSteps:
 
 @dataclass(frozen=True)
 class ScoreTrainer:
-    """Trains a probability mask; with ``threshold`` a mask of 1[θ > 0.5], in every step and in the end."""
+    """Trains a probability mask; with ``threshold`` a mask of 1[θ > 0.5], in every step and in the end.
+
+    With ``signs`` a mask does not choose weights but turns their signs.
+    """
 
     network: MaskedNetwork
     local: Local
     threshold: bool = False
+    signs: bool = False
 
     def train(self, theta: Vector, *, frozen: torch.Tensor, stats: Vector, shard: Shard, rng: Streams) -> Trained:
         """Train on one client's examples, starting from θ strictly inside (0, 1)."""
-        how = self.local.at(rng.round)
+        how = self.local
         start = torch.from_numpy(theta).to(how.device)
-        sampled = SampledWeights(self.network, frozen.to(how.device), start, how.gradient)
-        noise = None if self.threshold else Noise(rng, "local masks", how.device)
-        steps = _ScoreSteps(sampled, noise, self.network.size, how)
-        stats, loss = fit(self.network, steps, stats=stats, shard=shard, rng=rng, how=how)
+        sampled = SampledWeights(self.network, frozen.to(how.device), start, how.gradient, signs=self.signs)
+        prepare = mask_sampler(sampled, self.network.size, rng, how)
+        if self.threshold:
+            prepare = partial(sampled.sample, torch.tensor(0.5, device=how.device))
+        steps = _ScoreSteps(sampled, prepare, how.rate(rng.round, len(shard)))
+        stats, figures = fit(self.network, steps, stats=stats, shard=shard, rng=rng, how=how)
         trained = sampled.theta()
         if self.threshold:
-            return Trained((trained > 0.5).astype(np.float32), stats, {"train_loss": loss})
-        return Trained(trained, stats, {"train_loss": loss, "uplink_kl_bpp": divergence(trained, theta)})
+            return Trained((trained > 0.5).astype(np.float32), stats, figures)
+        return Trained(trained, stats, {**figures, "uplink_kl_bpp": divergence(trained, theta)})
 
 
 def divergence(theta: Vector, start: Vector) -> float:

@@ -16,9 +16,9 @@ from fedpm.wire.theta import Vector
 class _WeightSteps:
     """Steps of an optimiser on the weights themselves."""
 
-    def __init__(self, weights: Mapping[str, torch.Tensor], how: Local) -> None:
+    def __init__(self, weights: Mapping[str, torch.Tensor], optimiser: Optimiser) -> None:
         self.weights = weights
-        self._optimiser = Optimiser(how.optimiser, weights.values(), how.lr)
+        self._optimiser = optimiser
 
     def prepare(self) -> None:
         """Forget the last gradients."""
@@ -38,8 +38,9 @@ class WeightTrainer:
 
     def train(self, start: Vector, *, stats: Vector, shard: Shard, rng: Streams) -> Trained:
         """Train on one client's examples."""
-        how = self.local.at(rng.round)
+        how = self.local
         flat = torch.tensor(start, device=how.device)
         weights = {name: view.detach().requires_grad_() for name, view in self.network.views(flat).items()}
-        stats, loss = fit(self.network, _WeightSteps(weights, how), stats=stats, shard=shard, rng=rng, how=how)
-        return Trained(flat.cpu().numpy(), stats, {"train_loss": loss})
+        optimiser = Optimiser(how.optimiser, weights.values(), how.rate(rng.round, len(shard)))
+        stats, figures = fit(self.network, _WeightSteps(weights, optimiser), stats=stats, shard=shard, rng=rng, how=how)
+        return Trained(flat.cpu().numpy(), stats, figures)

@@ -7,6 +7,8 @@ from fedpm.rng import Streams
 from fedpm.wire.theta import Vector, blocks
 
 Mask = npt.NDArray[np.uint8]
+Signs = npt.NDArray[np.int8]
+"""A mask of −1 and 1 over weights that stay, and 0 over those that were pruned before training."""
 
 
 def upload_uniform(streams: Streams, size: int) -> npt.NDArray[np.uint32]:

@@ -79,6 +79,14 @@ def test_what_goes_wrong_in_the_work_becomes_an_answer(app: Path) -> None:
     assert misread[1].startswith("message of 9 bytes")
 
 
+def test_work_imports_nothing_from_the_folder_in_which_a_node_was_started(
+    app: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pickle.py").write_text("raise SystemExit('not the module that was meant')")
+    monkeypatch.chdir(tmp_path)
+    assert answer(app, 1, 120.0, hook="fail")["reason"] == "ValueError: no luck"
+
+
 def test_work_whose_time_is_over_is_not_begun(app: Path) -> None:
     values = answer(app, 1, limit=0.01, delay=0.02)
     assert (values["fault"], "had passed" in values["reason"]) == ("silent", True)

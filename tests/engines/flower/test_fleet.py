@@ -1,6 +1,7 @@
-"""A SuperLink and two SuperNodes as real processes on 127.0.0.1, with TLS and node authentication.
+"""A SuperLink and three SuperNodes as real processes on 127.0.0.1, with TLS and node authentication.
 
 One fleet for all tests, which are parts of a story: a run whose server is killed, its continuation, the fleet's end.
+Two nodes host a client each. The third, registered for none, claims both.
 """
 
 import os
@@ -19,12 +20,14 @@ from fedpm import config as configs
 from fedpm.engines.flower.deploy.folder import init
 from fedpm.experiment import api
 from tests.engines.flower.conftest import records, sets
-from tests.engines.flower.test_grid import Only
+from tests.engines.missing import Only
 from tests.marked import marked
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedpm[flower]'")
 httpx = pytest.importorskip("httpx")  # comes with Flower
 pytestmark = [pytest.mark.flower, pytest.mark.slow]
+
+from fedpm.engines.flower.deploy import certificates  # noqa: E402
 
 FAULTY = '''
 """Client 1 exits in its work in round 1, and never ends it in round 3."""
@@ -76,12 +79,20 @@ def network() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
 
 
+class FleetWithLiar(Fleet):
+    """Three nodes, the last of which claims all clients."""
+
+    def start_node(self, number: int, key: str | None = None, config: str | None = None) -> subprocess.Popen[bytes]:
+        claim_all = "partition-id=0 num-partitions=1" if number == 2 else config
+        return super().start_node(number, key, claim_all)
+
+
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory, settings: list[str]) -> Iterator[Fleet]:
-    """SuperLink, gate and two nodes, and an app for them."""
-    with Fleet(tmp_path_factory.mktemp("fleet")) as running:
+    """SuperLink, gate and nodes, and an app for them."""
+    with FleetWithLiar(tmp_path_factory.mktemp("fleet"), nodes=3) as running:
         app = running.folder / "faulty"
-        init(app, configs.load("quickstart", settings))
+        init(app, configs.load("quickstart", [*settings, "privacy.secret=false"]))
         (app / "faulty.py").write_text(FAULTY)
         project = (app / "pyproject.toml").read_text()
         (app / "pyproject.toml").write_text(project.replace("fedpm.engines.flower.deploy.client:app", "faulty:app"))
@@ -118,7 +129,7 @@ def continued(fleet: Fleet, killed: Path) -> str:
 
     While its third round waits for a client that never answers, a run is started whose clients all never answer.
     """
-    deadline = max(10.0, 1.25 * records(killed)[0]["seconds"])  # as fast as this machine is now
+    deadline = max(10.0, 1.5 * records(killed)[0]["seconds"])  # as fast as this machine is now, and a bit
     process = fleet.start("run", *run(), *sets(f"flower.deadline={deadline}", "tensorboard=true"))
     wait_until(lambda: len(records(killed)) > 1 or process.poll() is not None)
     fleet.start("endless", *run("faulty:endless", "runs/endless"))
@@ -132,7 +143,7 @@ def test_a_run_that_fails_says_why_and_ends_with_exit_code_one(refused: subproce
     assert refused.returncode == 1
     assert errors.startswith("fedpm: run ")
     assert "finished:failed" in errors
-    assert "app.network = 'nowhere:network': should be MODULE:FUNCTION in the app folder" in errors
+    assert "app.network = 'nowhere:network': should be MODULE:FUNCTION that can be imported" in errors
 
 
 def test_a_killed_server_is_continued_by_a_new_run(continued: str) -> None:
@@ -142,9 +153,16 @@ def test_a_killed_server_is_continued_by_a_new_run(continued: str) -> None:
 
 
 def test_the_round_goes_on_without_clients_that_exit_or_never_answer(killed: Path, continued: str) -> None:
-    first, second, third = records(killed)
-    assert (first["faults"], second["faults"], third["faults"]) == ({"crashed": 1}, {}, {"silent": 1})
-    assert first["rejected"] == {"1": "the client's process ended with code 7"}
+    first, second, third = (
+        {kind: count for kind, count in record["faults"].items() if kind != "wrong node"} for record in records(killed)
+    )
+    assert (first, second, third) == ({"crashed": 1}, {}, {"silent": 1})
+    assert records(killed)[0]["rejected"]["1"].startswith("the client's process ended with code 7")
+
+
+def test_a_node_cannot_answer_for_clients_of_others(killed: Path, continued: str) -> None:
+    assert "claims clients [0, 1], but its key is registered for none: it is left out" in continued
+    assert sum(record["faults"].get("wrong node", 0) for record in records(killed)[1:]) == 2
 
 
 def test_the_fleet_ends_in_the_same_model(killed: Path, continued: str, settings: list[str]) -> None:
@@ -159,7 +177,7 @@ def test_the_fleet_ends_in_the_same_model(killed: Path, continued: str, settings
 
 
 def test_a_node_with_a_key_that_is_not_registered_is_refused(fleet: Fleet, tmp_path: Path) -> None:
-    assert fleet.fedpm("certificates", str(tmp_path / "other"), "--nodes", "1").returncode == 0
+    certificates.make(tmp_path / "other", ["localhost"], nodes=1, days=1)
     node = fleet.start_node(9, key=str(tmp_path / "other/node-0"), config="partition-id=0 num-partitions=2")
     assert node.wait(timeout=PATIENCE) != 0
     fleet.processes.pop("node-9")
@@ -178,11 +196,21 @@ def test_the_gate_lets_calls_of_nodes_through_and_no_others(fleet: Fleet, path: 
         assert answers[0].content == answers[1].content
 
 
-def test_nothing_is_left_of_a_fleet_that_is_killed_in_its_work(fleet: Fleet, continued: str) -> None:
+def test_a_forgotten_node_fails_and_nothing_is_left_of_a_killed_fleet(fleet: Fleet, continued: str) -> None:
     wait_until(lambda: sum("deploy.worker" in line for line in marked(fleet.folder).values()) == 2)
-    ends = {"superlink": signal.SIGKILL, "node-0": signal.SIGKILL, "node-1": signal.SIGINT, "gate": signal.SIGTERM}
-    for name in ("endless", *ends):
-        fleet.processes[name].send_signal(ends.get(name, signal.SIGKILL))
-    for name in ("endless", *ends):
-        fleet.processes.pop(name).wait(timeout=60)
+    killed = dict.fromkeys(("endless", "superlink", "node-0"), signal.SIGKILL)
+    assert end(fleet, {**killed, "node-1": signal.SIGINT})["node-1"] == 0
+    fleet.start_superlink("--database", "new.db")  # without the keys that were registered
+    node = fleet.processes.pop("node-2")
+    assert node.wait(timeout=PATIENCE) == 1, "so that a service manager starts it again"
+    assert "fedpm: the SuperNode has ended by itself: " in (fleet.folder / "node-2.log").read_text()
+    assert {file.stat().st_mode & 0o777 for file in fleet.folder.glob("new.db*")} == {0o600}
+    end(fleet, {"superlink": signal.SIGTERM, "gate": signal.SIGTERM})
     assert not marked(fleet.folder, patience=60)
+
+
+def end(fleet: Fleet, signals: dict[str, signal.Signals]) -> dict[str, int]:
+    """Send processes a signal each, and return their exit codes."""
+    for name, number in signals.items():
+        fleet.processes[name].send_signal(number)
+    return {name: fleet.processes.pop(name).wait(timeout=60) for name in signals}

@@ -1,10 +1,13 @@
 """App folders, their settings and hooks, keys, and commands that are used wrongly."""
 
+import os
+import ssl
 import stat
 import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,13 +19,17 @@ from fedpm.engines.flower.deploy.folder import init
 from fedpm.engines.flower.deploy.settings import AppSettings
 from fedpm.errors import ConfigError, EngineError
 from fedpm.experiment.folder import RunFolder
+from tests.privacy.attack import explained
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedpm[flower]'")
 pytestmark = pytest.mark.flower
 
 from flwr.cli.config_utils import load_and_validate  # noqa: E402
 from flwr.common.config import flatten_dict  # noqa: E402
+from flwr.supercore.utils import get_flwr_home  # noqa: E402
 
+from fedpm.engines.flower.deploy import certificates, nodes  # noqa: E402
+from fedpm.engines.flower.deploy.commands import keep_database_private  # noqa: E402
 from fedpm.engines.flower.deploy.server import check_continues  # noqa: E402
 
 
@@ -62,7 +69,7 @@ def test_flower_accepts_the_folder(app: Path) -> None:
 
 def test_settings_come_back_as_they_were_written(app: Path) -> None:
     settings = AppSettings.read(run_config(app))
-    wanted = ["rounds=4", "data.split=dirichlet", "data.alpha=1", "engine=flower"]
+    wanted = ["rounds=4", "data.split=dirichlet", "data.alpha=1", "engine=flower", "privacy.secret=true"]
     assert settings.config == configs.load("quickstart", wanted)
     assert settings.out == "runs/my-app"
 
@@ -94,9 +101,18 @@ def test_wrong_settings_are_one_clear_sentence(app: Path, change: dict[str, obje
 
 def test_a_fleet_draws_its_noise_in_secret_or_promises_no_privacy(app: Path) -> None:
     private = {**run_config(app), "privacy.unit": "example", "privacy.epsilon": 8.0}
-    assert AppSettings.read({**private, "privacy.secret": True}).config.privacy.unit == "example"
+    for secret in (True, "auto"):
+        assert AppSettings.read({**private, "privacy.secret": secret}).config.privacy.secret is True
     with pytest.raises(ConfigError, match=r"^privacy\.secret = false: the server of a fleet knows the seed"):
         AppSettings.read({**private, "privacy.secret": False})
+
+
+def test_a_fleets_server_cannot_recompute_what_clients_drew_unless_told_so(app: Path) -> None:
+    small = {"model.name": "conv4-slim", "model.init": "kaiming", "local.epochs": 1, "data.train_examples": 100}
+    settings = {**run_config(app), **small, "codec": "side-information"}
+    assert settings["privacy.secret"] == "auto", "Flower lets a run replace only what stands in the app"
+    assert explained(AppSettings.read(settings).build(0))[0] < 0.8
+    assert explained(AppSettings.read({**settings, "privacy.secret": False}).build(0))[0] == 1
 
 
 def test_a_run_is_continued_unless_its_results_would_change(app: Path, tmp_path: Path) -> None:
@@ -121,6 +137,51 @@ def test_the_hooks_of_the_template_train(app: Path, monkeypatch: pytest.MonkeyPa
         sys.modules.pop(module)
 
 
+def test_certificates_pass_the_strict_checks_of_newer_pythons(tmp_path: Path) -> None:
+    certificates.make(tmp_path / "keys", ["superlink.example", "127.0.0.1"], nodes=0, days=1)
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(tmp_path / "keys/server.pem", tmp_path / "keys/server.key")
+    client = ssl.create_default_context(cafile=tmp_path / "keys/ca.pem")
+    client.verify_flags |= ssl.VERIFY_X509_STRICT  # the default of Python 3.13
+    up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = [client.wrap_bio(down, up, server_hostname="127.0.0.1"), server.wrap_bio(up, down, server_side=True)]
+    for end in ends * 3:
+        with suppress(ssl.SSLWantReadError):
+            end.do_handshake()
+    assert ends[0].getpeercert(), "the handshake is done"
+
+
+def test_keys_are_nobody_elses_from_their_first_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    modes, fsync = [], os.fsync
+
+    def look(file: int) -> None:
+        modes.append(stat.filemode(os.fstat(file).st_mode))
+        fsync(file)
+
+    monkeypatch.setattr(os, "fsync", look)
+    certificates.make(tmp_path / "keys", ["localhost"], nodes=1, days=1)
+    public, private = "-rw-r--r--", "-rw-------"
+    assert [mode for mode in modes if mode.startswith("-")] == [public, public, private, private, public]
+    assert "drwx------" in modes
+
+
+@pytest.mark.parametrize("option", [["--database", "superlink.db"], ["--database=sqlite:///superlink.db"], []])
+def test_the_database_of_a_superlink_is_nobody_elses(
+    option: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    keep_database_private(["--port", "1", *option])
+    assert [(file.name, stat.filemode(file.stat().st_mode)) for file in tmp_path.iterdir()] == (
+        [("superlink.db", "-rw-------")] if option else []
+    )
+    if option:
+        (tmp_path / "superlink.db").chmod(0o644)
+        (tmp_path / "superlink.db").write_bytes(b"content")
+        keep_database_private(option)
+        assert stat.filemode((tmp_path / "superlink.db").stat().st_mode) == "-rw-------"
+        assert (tmp_path / "superlink.db").read_bytes() == b"content"
+
+
 def test_keys_are_kept_from_others(tmp_path: Path, fedpm: Command) -> None:
     code, errors = fedpm("flower", "certificates", "keys", "--nodes", "1", "--host", "superlink.example")
     assert code == 0, errors
@@ -141,6 +202,8 @@ def test_keys_are_kept_from_others(tmp_path: Path, fedpm: Command) -> None:
         (["run", "full"], 2, "not an app folder"),
         (["run", "app", "--set", "rounds"], 2, "should be KEY=VALUE"),
         (["run", "app", "nowhere"], 1, "flwr run failed: "),
+        (["register", "node-0.pub", "--partition", "2/2"], 2, "--partition 2/2: should be I/N, such as 0/2"),
+        (["register", "node-0.pub", "nowhere", "--partition", "0/2"], 1, "flwr supernode failed: "),
         (["gate", "--listen", "x", "--superlink", "h:1", "--keys", "k"], 2, "should be HOST:PORT"),
         (["gate", "--listen", "h:1", "--superlink", "h:1", "--keys", "k"], 2, "has no ca.pem, server.pem, server.key"),
     ],
@@ -157,6 +220,21 @@ def test_wrong_usage_is_one_clear_sentence(
     assert exit_code == code, errors
     assert errors.startswith("fedpm: ")
     assert words in errors
+
+
+def test_a_node_owns_the_clients_that_it_was_registered_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path))
+    assert nodes.owned_clients(5) is None, "where no node was bound, each has its own word"
+    lines = ['{"node": 7, "partition": 0, "partitions": 2}', '{"node": 8, "partition": 1, "partitions": 2}']
+    nodes.table().write_text("\n".join([*lines, '{"node": 7, "partition": 1, "partitions": 3}', ""]))
+    owned = nodes.owned_clients(5)
+    assert owned is not None
+    assert [owned(node) for node in (7, 8, 9)] == [[1, 4], [1, 3], []]
+    nodes.table().write_text(lines[0] + "\n" + lines[1][:20])
+    with pytest.raises(ConfigError, match="line 2 is damaged; remove it, and register that node again"):
+        owned(7)
+    monkeypatch.delenv("FLWR_HOME")
+    assert nodes.table().parent == get_flwr_home(), "beside Flower's own settings"
 
 
 def test_flowers_own_commands_are_quiet_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:

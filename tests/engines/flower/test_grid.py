@@ -2,7 +2,7 @@
 
 import secrets
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 from uuid import uuid4
@@ -11,15 +11,17 @@ import pytest
 
 import fedpm
 from fedpm.config import Config
-from fedpm.engines.base import Engine, Fault, Reply, Task
+from fedpm.engines.base import Engine, Reply, Task
 from fedpm.engines.flower import Limits
 from fedpm.engines.flower.environment import require_flower
 from fedpm.engines.inprocess import Sequential
 from fedpm.errors import EngineError
 from fedpm.experiment.build import Experiment, build
-from fedpm.experiment.loop import Result
+from fedpm.experiment.result import Result
 from fedpm.methods.base import ClientResult
 from tests.conftest import small_config, small_net
+from tests.engines.missing import Only
+from tests.experiment.test_judging import hospitals
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedpm[flower]'")
 pytestmark = pytest.mark.flower
@@ -38,7 +40,7 @@ from flwr.superlink.grid import InMemoryGrid  # noqa: E402
 
 from fedpm.engines.flower import messages  # noqa: E402
 from fedpm.engines.flower.grid import Fleet  # noqa: E402
-from fedpm.engines.flower.node import answer  # noqa: E402
+from fedpm.engines.flower.node import Memory, Request, answer  # noqa: E402
 
 Behave = Callable[[Message, Context], Message | None]
 
@@ -46,7 +48,7 @@ Behave = Callable[[Message, Context], Message | None]
 class Nodes:
     """Nodes of a Flower run, each answered by a thread; ``wrong`` replaces what a client does."""
 
-    def __init__(self, config: Config, experiment: Experiment, partitions: list[int], of: int) -> None:
+    def __init__(self, config: Config, experiment: Experiment, partitions: Sequence[int], of: int) -> None:
         self.config, self.experiment, self.wrong = config, experiment, dict[tuple[int, int], Behave]()
         self.asked: list[tuple[int, int, int]] = []
         factory = LinkStateFactory(FLWR_IN_MEMORY_DB_NAME, NoOpFederationManager(), ObjectStoreFactory())
@@ -99,16 +101,21 @@ class Nodes:
         messages.remember(context, memory)
         return messages.write_answer(message, upload)
 
-    def fleet(self, quorum: int = 1, deadline: float = 1.0, patience: float = 20.0) -> Fleet:
+    def fleet(self, quorum: int = 1, deadline: float = 1.0, patience: float = 20.0, **how: Any) -> Fleet:
         limits = Limits(quorum, deadline, patience)
         total = self.experiment.start.clients
-        return Fleet(self.grid, self.experiment.clients, limits, total=total, pause=0.02)
+        return Fleet(self.grid, self.experiment.clients, limits, total=total, pause=0.02, **how)
+
+    def registered(self) -> dict[int, list[int]]:
+        """Return the clients of each node as its operator would register them."""
+        total = self.experiment.start.clients
+        return {node: messages.clients_of(context, total) for node, context in self.contexts.items()}
 
 
 @contextmanager
-def nodes(partitions: list[int], of: int, **settings: object) -> Iterator[Nodes]:
+def nodes(partitions: Sequence[int], of: int, given: Any = None, **settings: object) -> Iterator[Nodes]:
     config = small_config(engine="flower", **settings)
-    cluster = Nodes(config, build(config, net=small_net()), partitions, of)
+    cluster = Nodes(config, build(config, net=small_net(), data=given), partitions, of)
     try:
         yield cluster
     finally:
@@ -124,24 +131,6 @@ def raw(message: Message, **values: Any) -> Message:
     return Message(RecordDict({messages.RECORD: ConfigRecord(values)}), reply_to=message)
 
 
-class Only:
-    """An engine that hears of some clients and rounds only: what a fleet with faults should come to."""
-
-    quorum = 0
-
-    def __init__(self, experiment: Experiment, missing: set[tuple[int, int]]) -> None:
-        self.inner, self.missing = Sequential(experiment.clients), missing
-
-    def run(self, round: int, tasks: Sequence[Task]) -> Iterator[Reply]:
-        heard = [task for task in tasks if (round, task.client) not in self.missing]
-        replies = {reply.client: reply for reply in self.inner.run(round, heard)}
-        for task in tasks:
-            yield replies.get(task.client, Reply(task.client, Fault("missing", ""), len(task.broadcast), 0))
-
-    def close(self) -> None:
-        pass
-
-
 def expected(cluster: Nodes, missing: set[tuple[int, int]]) -> bytes:
     return train(cluster, Only(cluster.experiment, missing)).file.to_bytes()
 
@@ -154,6 +143,19 @@ def test_all_well_gives_the_same_bytes_both_ways() -> None:
     for record, other in zip(result.rounds, alone.rounds, strict=True):
         assert {**record, "seconds": 0} == {**other, "seconds": 0}
     assert result.rounds[2]["downlink_bytes"] < result.rounds[1]["downlink_bytes"] * 1.5
+
+
+@pytest.mark.slow
+def test_a_federation_gives_the_same_bytes_in_process_with_workers_and_on_flower() -> None:
+    given, settings = hospitals(), dict[str, Any](rounds=2, evaluation={"at": "clients", "local": True}, data={})
+    with nodes(range(3), 3, given, **settings) as cluster:
+        fleet = cluster.fleet(quorum=3, deadline=60)
+        result = fedpm.run(cluster.config, net=small_net(), data=given, start=lambda experiment: fleet)
+    for workers in (1, 2):
+        alone = fedpm.run(small_config(workers=workers, **settings), net=small_net(), data=given)
+        assert result.file.to_bytes() == alone.file.to_bytes()
+        for record, other in zip(result.rounds, alone.rounds, strict=True):
+            assert {**record, "seconds": 0} == {**other, "seconds": 0}
 
 
 def test_clients_of_one_node_can_be_rounds_apart() -> None:
@@ -208,11 +210,15 @@ def test_a_fault_is_counted_and_the_model_is_that_of_the_others(kind: str) -> No
         assert result.file.to_bytes() == expected(cluster, {(2, 1)})
 
 
+def _remembered(cluster: Nodes) -> Mapping[int, bytes]:
+    return messages.recall(next(iter(cluster.contexts.values()))).broadcasts
+
+
 def _renamed(cluster: Nodes, message: Message) -> bytes:
     """Return the honest answer of client 2 to the broadcast of client 1."""
     request = messages.read_request(message)
     method = cluster.experiment.method
-    task = Task(2, method.remember(request.broadcast, 2, messages.recall(next(iter(cluster.contexts.values())))[1]))
+    task = Task(2, method.remember(request.broadcast, 2, _remembered(cluster)[1]))
     return payload_of(next(Sequential(cluster.experiment.clients).run(2, [task])))
 
 
@@ -275,13 +281,45 @@ def test_a_node_that_lost_its_memory_gets_the_whole_broadcast_in_the_same_round(
     assert [record["faults"] for record in result.rounds] == [{}, {}, {}]
 
 
+SECURE = {"codec": "secure-sum", "clients": {"total": 4}, "rounds": 2, "local": {"epochs": 1}}
+
+
+def test_rounds_in_several_stages_give_the_same_bytes_both_ways() -> None:
+    with nodes([0, 1, 2], 3, **SECURE) as cluster:  # clients 0 and 3 are of one node
+        result = train(cluster, cluster.fleet(quorum=4, deadline=60))
+        alone = train(cluster, Sequential(cluster.experiment.clients))
+        assert not any(messages.recall(context).waiting for context in cluster.contexts.values())
+    assert result.file.to_bytes() == alone.file.to_bytes()
+    for record, other in zip(result.rounds, alone.rounds, strict=True):
+        assert {**record, "seconds": 0} == {**other, "seconds": 0}
+
+
+@pytest.mark.parametrize(("stage", "kind"), [(1, "error"), (2, "silent"), (3, "error")])
+def test_a_node_that_is_lost_between_stages_is_left_out_of_the_sum(stage: int, kind: str) -> None:
+    with nodes([0, 1, 2, 3], 4, **SECURE) as cluster:
+
+        def fail(message: Message, context: Context) -> Message | None:
+            if messages.read_request(message).stage == stage and kind == "silent":
+                return None
+            if messages.read_request(message).stage == stage:
+                context.state.clear()  # started anew
+            return cluster.honest(message, context)
+
+        cluster.wrong[1, 2] = fail
+        result = train(cluster, cluster.fleet(quorum=3, deadline=2.0 if kind == "silent" else 60.0))
+        assert [record["faults"] for record in result.rounds] == [{kind: 1}, {}]
+        assert list(result.rounds[0]["rejected"]) == ([] if stage == 3 else ["2"]), "in the last stage all is said"
+        assert result.file.to_bytes() == expected(cluster, set() if stage == 3 else {(1, 2)})
+
+
 def test_memory_of_another_run_is_not_trusted() -> None:
     with nodes([0], 1, clients={"total": 1}) as cluster:
         context = next(iter(cluster.contexts.values()))
-        messages.remember(context, {1: b"of this run"})
-        assert messages.recall(context) == {1: b"of this run"}
+        memory = Memory({1: b"of this run"}, {0: b"of this round"})
+        messages.remember(context, memory)
+        assert messages.recall(context) == memory
         context.run_id = 8
-        assert messages.recall(context) == {}
+        assert messages.recall(context) == Memory()
 
 
 def test_a_new_server_sends_whole_broadcasts_to_clients_of_which_it_knows_nothing() -> None:
@@ -349,6 +387,55 @@ def test_a_client_stays_with_the_node_that_had_it_first(capsys: pytest.CaptureFi
             fleet._connected()
         assert fleet._connected() == mine
     assert f"node {impostor} hosts client 0 too: left out there" in capsys.readouterr().out
+
+
+def test_a_node_that_claims_the_clients_of_others_is_refused_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    with nodes([0, 1, 2], 3, clients={"total": 3}, rounds=2) as cluster:
+        owners = cluster.registered()
+        liar, honest = next(iter(owners)), cluster.answer
+
+        def claim_all(message: Message, context: Context) -> Message | None:
+            if message.metadata.message_type == "query" and context.node_id == liar:
+                return raw(message, clients=[0, 1, 2])
+            return honest(message, context)
+
+        cluster.answer = claim_all  # type: ignore[method-assign]
+        owned = cluster.fleet(quorum=2, deadline=60, patience=1.0, owned=lambda node: owners.get(node, []))
+        result = train(cluster, owned)
+        assert {client for _, client, _ in cluster.asked} == {1, 2}, "the liar is asked for nothing"
+        assert result.file.to_bytes() == expected(cluster, {(1, 0), (2, 0)})
+    sentence = f"node {liar} claims clients [0, 1, 2], but its key is registered for [0]: it is left out"
+    assert sentence in capsys.readouterr().out
+    assert result.rounds[0]["faults"] == {"absent": 1, "wrong node": 2}
+    assert sentence in result.rounds[0]["rejected"]["1"]
+    assert result.rounds[1]["faults"] == {"absent": 1}
+
+
+def test_a_node_that_is_not_in_the_table_hosts_nobody() -> None:
+    with nodes([0, 1], 2, clients={"total": 2}, rounds=1) as cluster:
+        second = list(cluster.registered())[1]
+        result = train(
+            cluster, cluster.fleet(deadline=60, patience=1.0, owned=lambda node: [1] if node == second else [])
+        )
+    assert result.rounds[0]["faults"] == {"absent": 1, "wrong node": 1}
+    assert "is registered for none" in result.rounds[0]["rejected"]["0"]
+
+
+def test_a_client_that_two_nodes_are_registered_for_is_a_fault_of_the_second() -> None:
+    with nodes([0, 1, 1], 2, clients={"total": 2}, rounds=2) as cluster:
+        owners = cluster.registered()
+        fleet = cluster.fleet(quorum=2, deadline=60, owned=lambda node: owners[node])
+        while len(fleet._hosted) < 3:
+            fleet._connected()
+        result = train(cluster, fleet)
+        assert result.file.to_bytes() == expected(cluster, set())
+    assert [record["faults"] for record in result.rounds] == [{"wrong node": 1}, {}]
+
+
+def test_the_id_of_a_message_cannot_be_guessed() -> None:
+    asked = [messages.write_request(Request(1, 1, 60.0, b"broadcast"), 4, 60) for _ in range(2)]
+    bodies = [message.content.object_id for message in (*asked, *(messages.write_query(4, 60) for _ in range(2)))]
+    assert len(set(bodies)) == 4, "Flower takes a reply from whoever knows the id, which is a hash of the message"
 
 
 def test_a_node_that_cannot_say_whom_it_hosts_is_left_out_with_the_reason(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,14 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from fedpm.aggregation.mean import Mean
 from fedpm.aggregation.posterior import Posterior, reset_due
 from fedpm.data.datasets import Dataset
 from fedpm.errors import WireError
 from fedpm.methods.base import Broadcast
-from fedpm.methods.mask.downlink import HEAD, MAX_STEPS, Addition, DownlinkWriter, Form, relay
+from fedpm.methods.mask.downlink import HEAD, MAX_STEPS, Addition, DownlinkWriter, Form
 from fedpm.methods.mask.fedpm import FedPM
 from fedpm.methods.mask.history import Window
 from fedpm.methods.mask.state import Arrivals, MaskState, MaskUpdate
+from fedpm.methods.relay import relay
 from fedpm.model.masking import MaskedNetwork
 from fedpm.registry import CODERS
 from fedpm.rng import SERVER, Streams
@@ -43,6 +45,7 @@ def random_theta(clients: int, size: int) -> npt.NDArray[Any]:
     return uniform.reshape(clients, size).astype(np.float32)
 
 
+@pytest.mark.slow
 def test_estimate_is_unbiased_and_within_the_bound_of_equation_2() -> None:
     clients, size, trials = 5, 400, 2000
     theta = random_theta(clients, size)
@@ -113,6 +116,22 @@ def test_posterior_accumulates_between_resets() -> None:
     assert [reset_due(t, t - 1, 3) for t in range(1, 8)] == [True, False, False, True, False, False, True]
 
 
+def test_discounted_masks_count_less_with_every_round() -> None:
+    algorithm = make(kept=2, lam0=1)
+    state = algorithm.init()
+    rounds = masks_of_rounds(4, 3, algorithm.network.size)
+    for masks in rounds:
+        state = fold(algorithm, state, masks)
+    sums = [sum(mask.astype(int) for mask in masks) for masks in rounds]
+    expected = np.zeros(algorithm.network.size, int)
+    for ones in sums:
+        expected = expected // 2 + 4 * ones
+    assert np.array_equal(state.posterior.ones, expected)
+    assert state.posterior.total == 12 + 6 + 3 + 1  # 12, then 12 + 18 // 2, …: halves, rounded down
+    exact = sum(0.5 ** (3 - age) * ones for age, ones in enumerate(sums)) / (3 * 1.875)
+    assert np.abs(theta_of(state) - exact).max() < 0.1
+
+
 def test_a_reset_that_falls_on_a_round_without_masks_is_made_up_for() -> None:
     algorithm = make(reset_every=3)
     state, totals = algorithm.init(), []
@@ -161,9 +180,9 @@ def test_first_broadcast_is_a_seed_and_later_ones_are_no_floats() -> None:
 
 
 @every_coder
-@pytest.mark.parametrize("reset_every", [1, 3])
-def test_a_client_reads_what_the_server_believes_in_every_form(codec: str, reset_every: int) -> None:
-    algorithm = make(lam0=3, reset_every=reset_every, codec=codec)
+@pytest.mark.parametrize(("reset_every", "kept"), [(1, 4), (3, 4), (1, 2)])
+def test_a_client_reads_what_the_server_believes_in_every_form(codec: str, reset_every: int, kept: int) -> None:
+    algorithm = make(lam0=3, reset_every=reset_every, kept=kept, codec=codec)
     state, memory = algorithm.init(), {1: algorithm.broadcast(algorithm.init()).payload}
     for masks in [*masks_of_rounds(4, 3, algorithm.network.size), [], *masks_of_rounds(2, 5, algorithm.network.size)]:
         state = fold(algorithm, state, masks)
@@ -181,6 +200,7 @@ def test_a_client_reads_what_the_server_believes_in_every_form(codec: str, reset
             assert memory[number] == forms[0][0].payload
 
 
+@pytest.mark.slow
 @every_coder
 def test_relayed_uploads_say_the_same_as_counts(codec: str) -> None:
     algorithm = make(lam0=2, reset_every=2, codec=codec)
@@ -199,7 +219,7 @@ def test_relayed_uploads_say_the_same_as_counts(codec: str) -> None:
         forms = [
             writers[0].full(content),
             *(writer.brief(content, added) for writer in writers),
-            writers[0].relayed(content, uploads),
+            writers[0].relayed(content, added),
         ]
         for form in forms:
             told = algorithm.reader.read(form.payload, state.round + 1, memory)
@@ -211,10 +231,11 @@ def test_relayed_uploads_say_the_same_as_counts(codec: str) -> None:
         assert len(sent) == min(len(form.payload) for form in forms if codec == "shared-randomness" or form != forms[2])
 
 
+@pytest.mark.slow
 @every_coder
 @pytest.mark.parametrize("relayed", [True, False])
 def test_a_client_that_missed_rounds_gets_what_it_missed(codec: str, relayed: bool) -> None:
-    algorithm = make(nn.Linear(150, 200), reset_every=3, codec=codec, relay=relayed)
+    algorithm = make(nn.Linear(150, 200), reset_every=3, kept=3 if relayed else 4, codec=codec, relay=relayed)
     states, memory = [algorithm.init()], {1: algorithm.broadcast(algorithm.init()).payload}
     sure = np.abs(Streams(0).bits("m", algorithm.network.size) - np.float32(0.005))  # of one mind: steps are short
     coder = algorithm.coding.coder
@@ -271,8 +292,8 @@ def test_uploads_are_kept_only_while_they_are_worth_relaying() -> None:
         ([much, few], True, None),
         ([few], False, None),
     ):
-        arrivals = Arrivals(network, keep_uploads=keep)
-        assert len(list(arrivals.masks(updates))) == len(updates)
+        arrivals = Arrivals(network, Mean(), relay=keep)
+        assert arrivals.fold(updates, make().init().posterior.theta).count == len(updates)
         assert arrivals.uploads == uploads
 
 
@@ -354,7 +375,7 @@ def test_relayed_uploads_are_counted_before_they_are_decoded(monkeypatch: pytest
     decoded: list[bytes] = []
     monkeypatch.setattr(type(algorithm.coding.coder), "decode", lambda coder, data, context: decoded.append(data))
     body = bytes((algorithm.coding.form,)) + 100 * relay(0, b"")
-    with pytest.raises(WireError, match="adds 100 masks to 3 and makes a total of 3"):
+    with pytest.raises(WireError, match="adds 100 masks and makes a total of 3"):
         algorithm.reader.read(forged_broadcast(algorithm, state, Form.RELAYED, body), 3, algorithm.memory(state))
     assert not decoded
 

@@ -84,7 +84,7 @@ def test_any_bytes_decode_to_a_mask_or_a_wire_error(name: str, data: bytes) -> N
         assert set(np.unique(CODERS[name].decode(data, known))) <= {0, 1}
 
 
-@pytest.mark.parametrize("name", sorted(LOSSLESS))  # to relative-entropy, any index is good; the frame protects it
+@pytest.mark.parametrize("name", sorted(LOSSLESS.keys() - {"secure-sum"}))  # to others any bits are good in their frame
 def test_a_mask_for_another_belief_is_noticed(name: str) -> None:
     theta, known = exchange(5000)
     data = CODERS[name].encode(theta, known, known.shared)[1].data

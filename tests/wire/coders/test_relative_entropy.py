@@ -36,6 +36,7 @@ def test_what_the_client_chose_is_what_the_server_reads(sizes: tuple[int, ...], 
     assert coded.ideal_bits - 2 * 64 <= 8 * len(coded.data) <= coded.ideal_bits + 40 + 8 * max(1, len(sizes)) + 2 * 64
 
 
+@pytest.mark.slow
 @given(st.integers(1, 300), st.integers(1, 8), st.floats(0.05, 0.95), st.integers(0, 2**32))
 def test_any_theta_survives(size: int, index_bits: int, share: float, seed: int) -> None:
     belief = Theta(Streams(seed).uint8("n", size).astype(np.uint32) % 5, 4)
@@ -45,6 +46,7 @@ def test_any_theta_survives(size: int, index_bits: int, share: float, seed: int)
     assert np.array_equal(RelativeEntropy().decode(coded.data, known), mask)
 
 
+@pytest.mark.slow
 def test_it_pays_for_what_was_learned_and_not_for_chance() -> None:
     theta, known = exchange(300_000, step=0.3)
     bits = divergence(theta, known)
@@ -66,6 +68,7 @@ def test_layers_that_learned_more_get_shorter_blocks() -> None:
     assert still == 88 > moved  # the places of the lengths: the second layer has the longest
 
 
+@pytest.mark.slow
 def test_a_block_that_carries_too_much_is_cut() -> None:
     size = 20_000
     belief = Theta(np.zeros(size, np.uint32), 1)
@@ -77,6 +80,7 @@ def test_a_block_that_carries_too_much_is_cut() -> None:
     assert uploads(theta, Context(belief, Streams(3)), 10, uncut)[::2000].mean() < 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("coder", "least"), [(RelativeEntropy(), 0.97), (RelativeEntropy(10, 3.0), 0.98)])
 def test_the_mean_of_uploads_is_near_theta(coder: RelativeEntropy, least: float) -> None:
     theta, known = exchange(4000)
@@ -86,6 +90,7 @@ def test_the_mean_of_uploads_is_near_theta(coder: RelativeEntropy, least: float)
     assert least < held < 1.02  # the likelihood ratio itself, to the power 1, would hold about 0.9 with the defaults
 
 
+@pytest.mark.slow
 def test_uploads_go_as_far_away_from_0_and_1_as_towards_them() -> None:
     belief = Theta(np.repeat([1, 9], 4000).astype(np.uint32), 10)
     start = proposals(belief) / 256
@@ -99,6 +104,7 @@ def test_uploads_go_as_far_away_from_0_and_1_as_towards_them() -> None:
     assert min(held) > 0.97
 
 
+@pytest.mark.slow
 def test_candidates_are_samples_of_theta_g() -> None:
     belief = Theta(np.repeat(np.arange(5), 1000).astype(np.uint32), 4)
     known = Context(belief, Streams(3))

@@ -11,11 +11,12 @@ QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",  # else every run fetches packages
+    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",  # seconds; else a round waits for one more at each of its ends
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # else a warning
 }
-"""No telemetry, no look for updates, no installations."""
+"""No telemetry, no look for updates, no installations; and no long sleeps between looks for work."""
 LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 """Of a Ray that serves this machine alone: listen on 127.0.0.1, on Linux as elsewhere."""
 

@@ -35,7 +35,10 @@ class Pending:
 
 
 class Fleet:
-    """Runs the clients of the nodes that a Flower Grid reaches. Messages are known by Flower's ids of them."""
+    """Runs the clients of the nodes that a Flower Grid reaches. Messages are known by Flower's ids of them.
+
+    ``owned`` gives the clients that a node may answer for; without it a node's own word is taken.
+    """
 
     def __init__(
         self,
@@ -44,15 +47,17 @@ class Fleet:
         limits: Limits,
         *,
         total: int,
+        owned: Callable[[int], Sequence[int]] | None = None,
         pause: float = 1.0,
         say: Callable[[str], None] = print,
     ) -> None:
         self._grid, self._clients, self._limits, self._total = grid, clients, limits, total
-        self._pause, self._say = pause, say
+        self._owned, self._pause, self._say = owned, pause, say
         self._hosted: dict[int, list[int]] = {}  # the clients of each node
         self._queries: dict[str, int] = {}  # the nodes that were asked for theirs
         self._overdue: dict[str, Pending] = {}  # broadcasts of earlier rounds
         self._last_node: dict[int, int] = {}  # the node of each client's last answer
+        self._refused: list[Reply] = []  # claims of clients that are another node's, not yet told
         self._begun = False
 
     @property
@@ -62,7 +67,8 @@ class Fleet:
 
     def run(self, round: int, tasks: Sequence[Task]) -> Iterator[Reply]:
         """Yield the answers in order, with a fault for each client that gave none, and those that came too late."""
-        nodes = self._await_nodes(round, [task.client for task in tasks])
+        later = bool(tasks and tasks[0].stage)
+        nodes = self._still_there() if later else self._await_nodes(round, [task.client for task in tasks])
         deadline = time.monotonic() + self._limits.deadline
         pending, answers = dict[str, Pending](), dict[int, Reply]()
         for task in tasks:
@@ -77,7 +83,7 @@ class Fleet:
                     late += _late(self._overdue.pop(message), reply)
                     continue
                 broadcast = pending.pop(message)
-                if isinstance(reply, Fault) and reply.kind == "lacks" and not broadcast.full:
+                if isinstance(reply, Fault) and reply.kind == "lacks" and not (broadcast.full or later):
                     pending.update(self._send(replace(broadcast, full=True)))
                     continue
                 answers[broadcast.task.client] = self._settle(broadcast, reply)
@@ -89,6 +95,8 @@ class Fleet:
             absent = Reply(task.client, Fault("absent", "its node is not connected"), sent=0, received=0)
             yield answers.get(task.client, absent)
         yield from late
+        yield from self._refused
+        self._refused = []
 
     def close(self) -> None:
         """Nothing was started."""
@@ -105,7 +113,7 @@ class Fleet:
         unknown = self._last_node.get(task.client) != pending.node
         if pending.full or (task.memory and unknown):
             broadcast = self._clients.method.remember(task.broadcast, pending.round, task.memory)
-        request = Request(task.client, pending.round, deadline, broadcast)
+        request = Request(task.client, pending.round, deadline, broadcast, task.stage, task.score)
         message = messages.write_request(request, pending.node, deadline + _AFTERLIFE)
         return {name: replace(pending, sent=pending.sent + len(broadcast)) for name in self._push(message)}
 
@@ -158,6 +166,10 @@ class Fleet:
         self._begun = True
         return {client: nodes[client] for client in present}
 
+    def _still_there(self) -> dict[int, int]:
+        """Return the nodes of clients that are connected and gave the clients' last answers: they can go on."""
+        return {client: node for client, node in self._connected().items() if self._last_node.get(client) == node}
+
     def _connected(self) -> dict[int, int]:
         """Return the node of every client that is connected now, asking nodes that are new."""
         online = set(self._grid.get_node_ids())
@@ -179,10 +191,21 @@ class Fleet:
         if isinstance(clients, Fault):
             self._say(f"node {node} is left out ({clients.kind}): {clients.reason}")
             clients = []
+        own = clients if self._owned is None else self._owned(node)
+        if foreign := sorted(set(clients).difference(own)):
+            words = f"but its key is registered for {list(own) or 'none'}: it is left out (see fedpm flower register)"
+            self._refuse(f"node {node} claims clients {clients}, {words}", foreign)
+            clients = []
         taken = {client for hosted in self._hosted.values() for client in hosted}
-        for client in taken.intersection(clients):
-            self._say(f"node {node} hosts client {client} too: left out there, another node had it first")
+        for client in sorted(taken.intersection(clients)):
+            reason = f"node {node} hosts client {client} too: left out there, another node had it first"
+            self._refuse(reason, [client])
         self._hosted[node] = [client for client in clients if client not in taken]
+
+    def _refuse(self, reason: str, clients: list[int]) -> None:
+        """Say that a node claims clients that are not its own, and count that as faults of this round."""
+        self._say(reason)
+        self._refused += [Reply(client, Fault("wrong node", reason), sent=0, received=0) for client in clients]
 
 
 def _reply(broadcast: Pending, answer: ClientResult | Fault) -> Reply:

@@ -1,5 +1,7 @@
 """Requests and answers as Flower's messages, and what a node remembers in its Flower context."""
 
+from dataclasses import fields
+from secrets import token_bytes
 from typing import Any
 
 from flwr.app import ConfigRecord, Context, Message, RecordDict
@@ -8,6 +10,7 @@ from fedpm.engines.flower.node import Answer, Memory, Request, hosted_clients
 from fedpm.errors import EngineError
 
 RECORD = "fedpm"
+_WAITING = "waiting "  # before the number of a client in the names of a node's memory
 MAX_REASON = 400
 """Characters of a reason, at most."""
 
@@ -16,20 +19,25 @@ def _content(**values: Any) -> RecordDict:
     return RecordDict({RECORD: ConfigRecord(values)})
 
 
+def _question(**values: Any) -> RecordDict:
+    """Return content of which nobody can guess the hash: with that, any registered node could reply in its stead."""
+    return _content(**values, nonce=token_bytes(16))
+
+
 def write_query(node: int, ttl: float) -> Message:
     """Return the message that asks a node which clients it hosts."""
-    return Message(_content(), node, "query", ttl=ttl)
+    return Message(_question(), node, "query", ttl=ttl)
 
 
 def write_request(request: Request, node: int, ttl: float) -> Message:
     """Return the message that gives a client its broadcast."""
-    return Message(_content(**vars(request)), node, "train", ttl=ttl, group_id=str(request.round))
+    return Message(_question(**vars(request)), node, "train", ttl=ttl, group_id=str(request.round))
 
 
 def read_request(message: Message) -> Request:
     """Return what the server asks for."""
     values: Any = message.content[RECORD]
-    return Request(values["client"], values["round"], values["limit"], values["broadcast"])
+    return Request(**{field.name: values[field.name] for field in fields(Request)})
 
 
 def write_answer(message: Message, answer: Answer) -> Message:
@@ -59,11 +67,14 @@ def recall(context: Context) -> Memory:
     """Return what a node remembers of this run, and of no other."""
     record = context.state.get(RECORD)
     if not isinstance(record, ConfigRecord) or record.get("run") != str(context.run_id):
-        return {}
-    return {int(round): broadcast for round, broadcast in record.items() if isinstance(broadcast, bytes)}
+        return Memory()
+    kept = {name: value for name, value in record.items() if isinstance(value, bytes)}
+    waiting = {int(name.removeprefix(_WAITING)): value for name, value in kept.items() if name.startswith(_WAITING)}
+    return Memory({int(name): value for name, value in kept.items() if not name.startswith(_WAITING)}, waiting)
 
 
 def remember(context: Context, memory: Memory) -> None:
-    """Keep what a node will need in the next round."""
-    broadcasts: dict[str, Any] = {str(round): broadcast for round, broadcast in memory.items()}
-    context.state[RECORD] = ConfigRecord({"run": str(context.run_id), **broadcasts})
+    """Keep what a node will need in the next stage or round."""
+    kept: dict[str, Any] = {str(round): broadcast for round, broadcast in memory.broadcasts.items()}
+    kept |= {f"{_WAITING}{client}": held for client, held in memory.waiting.items()}
+    context.state[RECORD] = ConfigRecord({"run": str(context.run_id), **kept})

@@ -5,27 +5,42 @@ Nothing here imports Flower, or torch before there is work: a node starts a proc
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from fedpm.errors import WireError
 
 if TYPE_CHECKING:
     from fedpm.engines.base import Clients
+    from fedpm.methods.base import ClientResult, Waiting
 
-Memory = dict[int, bytes]
-"""What a node keeps of the last two rounds' broadcasts, by round: the clients of a node may be a round apart."""
+
+@dataclass(frozen=True)
+class Memory:
+    """What a node keeps: the last two rounds' broadcasts, by round, as its clients may be a round apart.
+
+    ``waiting`` are those of its clients that are between two stages of a round, pickled.
+    """
+
+    broadcasts: Mapping[int, bytes] = field(default_factory=dict)
+    waiting: Mapping[int, bytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Request:
-    """A broadcast for one client, and the seconds that it has to answer."""
+    """A broadcast for one client, or in a later stage the next message, and the seconds that it has to answer.
+
+    If ``score``, the client scores what it is sent, and does not train.
+    """
 
     client: int
     round: int
     limit: float
     broadcast: bytes
+    stage: int = 0
+    score: bool = False
 
 
 @dataclass(frozen=True)
@@ -43,16 +58,42 @@ def hosted_clients(partition: int, partitions: int, total: int) -> list[int]:
     return list(range(partition, total, partitions))
 
 
-def answer(clients: Clients, request: Request, memory: Mapping[int, bytes]) -> tuple[Answer, Memory]:
-    """Do a client's work, and return what its node keeps of the broadcast."""
+def answer(clients: Clients, request: Request, memory: Memory) -> tuple[Answer, Memory]:
+    """Do a client's work, and return what its node keeps of it."""
     from fedpm.engines.base import Task
 
-    last = max((round for round in memory if round < request.round), default=0)
-    before = memory.get(last, b"")
+    if request.stage:
+        return proceed(request, memory)
+    last = max((round for round in memory.broadcasts if round < request.round), default=0)
+    before = memory.broadcasts.get(last, b"")
     try:
-        result = clients.run(request.round, Task(request.client, request.broadcast, before))
+        result = clients.run(request.round, Task(request.client, request.broadcast, before, score=request.score))
     except WireError as error:
-        return Answer(fault=error.kind if error.kind == "lacks" else "error", reason=str(error)), dict(memory)
+        return Answer(fault=error.kind if error.kind == "lacks" else "error", reason=str(error)), memory
     latest = clients.method.remember(request.broadcast, request.round, before)
     previous = {last: before} if before else {}  # for other clients of this node in this round
-    return Answer(result.payload, result.metrics), {**previous, request.round: latest} if latest else {}
+    broadcasts = {**previous, request.round: latest} if latest else {}
+    return Answer(result.payload, result.metrics), Memory(broadcasts, _waiting(memory, request.client, result))
+
+
+def proceed(request: Request, memory: Memory) -> tuple[Answer, Memory]:
+    """Answer a later message of a round; no data are needed for that, nor torch."""
+    held = memory.waiting.get(request.client)
+    if held is None:
+        reason = f"its node holds nothing of the stages before {request.stage}: it was started anew"
+        return Answer(fault="error", reason=reason), memory
+    client: Waiting = pickle.loads(held)  # noqa: S301 - of this node's own memory
+    gone = Memory(memory.broadcasts, _waiting(memory, request.client))  # also where it fails: a stage is tried once
+    try:
+        result = client.answer(request.broadcast)
+    except WireError as error:
+        return Answer(fault="error", reason=str(error)), gone
+    return Answer(result.payload, result.metrics), replace(gone, waiting=_waiting(memory, request.client, result))
+
+
+def _waiting(memory: Memory, client: int, result: ClientResult | None = None) -> dict[int, bytes]:
+    """Return which clients wait for the next stage after one of them did something."""
+    others = {other: held for other, held in memory.waiting.items() if other != client}
+    if result is None or result.waiting is None:
+        return others
+    return {**others, client: pickle.dumps(result.waiting)}

@@ -8,11 +8,12 @@ from flwr.common.constant import ErrorCode
 
 from fedpm.engines.base import Fault
 from fedpm.engines.flower.messages import MAX_REASON, RECORD
+from fedpm.errors import printable
 from fedpm.methods.base import ClientResult
 
 FAULTS = {"absent", "crashed", "error", "lacks", "silent"}
 """The faults that a client may report of itself."""
-_METRICS = ("train_", "uplink_")
+_METRICS = ("train_", "uplink_", "client_")
 _FAULT_OF_CODE = {
     ErrorCode.UNKNOWN: "crashed",  # a Ray actor that died
     ErrorCode.CLIENT_APP_CRASHED: "crashed",
@@ -29,7 +30,7 @@ def read_hosted(reply: Message, total: int) -> list[int] | Fault:
     clients = _values(reply).get("clients")
     if isinstance(clients, list) and all(type(client) is int and 0 <= client < total for client in clients):
         return [int(client) for client in clients]
-    return Fault("garbage", f"hosts clients {str(clients)[:MAX_REASON]}: should be numbers from 0 to {total - 1}")
+    return Fault("garbage", f"hosts clients {_said(str(clients))}: should be numbers from 0 to {total - 1}")
 
 
 def read_answer(reply: Message) -> ClientResult | Fault:
@@ -42,7 +43,7 @@ def read_answer(reply: Message) -> ClientResult | Fault:
         metrics = {k: v for k, v in values.items() if k.startswith(_METRICS) and isinstance(v, float)}
         return ClientResult(payload, metrics)
     if fault in FAULTS:
-        return Fault(str(fault), str(values.get("reason", ""))[:MAX_REASON])
+        return Fault(str(fault), _said(str(values.get("reason", ""))))
     return Fault("garbage", "the reply holds neither an upload nor a known fault: another program answered")
 
 
@@ -52,5 +53,10 @@ def _values(reply: Message) -> Mapping[str, Any]:
 
 
 def _error(reply: Message) -> Fault:
-    reason = " ".join((reply.error.reason or "Flower gives no reason").split())[:MAX_REASON]
-    return Fault(_FAULT_OF_CODE.get(reply.error.code, "error"), reason)
+    reason = reply.error.reason or "Flower gives no reason"
+    return Fault(_FAULT_OF_CODE.get(reply.error.code, "error"), _said(reason))
+
+
+def _said(text: str) -> str:
+    """Return a node's words as one short line that steers no terminal."""
+    return printable(" ".join(text[: 4 * MAX_REASON].split()))[:MAX_REASON]

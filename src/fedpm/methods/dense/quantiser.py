@@ -15,8 +15,10 @@ from fedpm.wire.entropy import Coded
 from fedpm.wire.theta import Vector
 
 if TYPE_CHECKING:
+    from fedpm.data.datasets import Shard
     from fedpm.methods.dense.deltas import Deltas
     from fedpm.model.masking import MaskedNetwork
+    from fedpm.training.local import Local, Trained
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,20 @@ class Quantiser(Protocol):
         """Return the change, or raise WireError; values may be infinite, which the caller refuses."""
 
 
+class Trainer(Protocol):
+    """Trains weights on a client."""
+
+    def train(self, start: Vector, *, stats: Vector, shard: Shard, rng: Streams) -> Trained:
+        """Return the weights after training on a client's examples."""
+
+
+def weight_trainer(given: Ingredients, local: Local, quantiser: Quantiser) -> Trainer:
+    """Return the training of weights that knows nothing of the quantiser: the usual one."""
+    from fedpm.training.weights import WeightTrainer
+
+    return WeightTrainer(given.network, local)
+
+
 def the_mean(mean: Vector) -> Vector:
     """Return the mean change as it is: the usual direction of the server's step."""
     return mean
@@ -52,14 +68,21 @@ class DenseSettings(Settings):
     server_decay: Annotated[float, Field(gt=0, le=1)] | Literal["auto"] = setting(
         "auto", "factor of dense.server_lr, round after round"
     )
-    broadcast: Literal["float32", "bfloat16"] = setting("float32", "how weights are sent to clients")
+    broadcast: Literal["relay", "float32", "bfloat16", "quantised"] = setting(
+        "relay",
+        "how weights are sent to clients; relay: uploads are passed on where that is shorter than float32, which loses "
+        "nothing; quantised: the server's steps in dense.broadcast_bits, and what they lose is added to the next",
+    )
+    broadcast_bits: Literal[1, 2] = setting(1, "bits per parameter of a quantised step")
 
 
 TUNED = {
-    "local.lr": 0.001,
+    "model.init": "kaiming",
+    "local.lr": 0.003,
     "dense.optimiser": "adam",
     "dense.server_lr": 1.0,
     "local.lr_decay": 1.0,
+    "local.lr_fade": 5.0,
     "dense.server_decay": 1.0,
 }
 """What ``auto`` means, unless a method says otherwise."""
@@ -75,26 +98,31 @@ def register_quantiser(
     settings: type[Settings] | None = None,
     tuned: Mapping[str, Any] | None = None,
     direction: Callable[[Any], Callable[[Any], Any]] = lambda settings: the_mean,
+    trainer: Callable[[Ingredients, Local, Any], Trainer] = weight_trainer,
 ) -> None:
-    """Register a dense method by its quantiser; ``quantiser`` and ``direction`` are given its settings."""
+    """Register a dense method by its quantiser; ``quantiser`` and ``direction`` are given its settings.
+
+    ``trainer`` is for methods whose clients train for what their quantiser can send; it is given the quantiser too.
+    """
 
     def build(given: Ingredients) -> Deltas:
         from fedpm.methods.dense.deltas import Deltas
-        from fedpm.training.weights import WeightTrainer
+        from fedpm.methods.dense.gaussian import GaussianLevels
 
         dense: Any = given.tables["dense"]
         own = given.tables.get(name.replace("-", "_"))
-        local = replace(given.local, optimiser=dense.optimiser)
+        made = quantiser(own)
         return Deltas(
             network=given.network,
             seed=given.seed,
-            trainer=WeightTrainer(given.network, local),
-            quantiser=quantiser(own),
+            trainer=trainer(given, replace(given.local, optimiser=dense.optimiser), made),
+            quantiser=made,
             form=form,
             aggregator=given.aggregator,
             server_lr=dense.server_lr,
             server_decay=dense.server_decay,
             broadcast_as=dense.broadcast,
+            down=GaussianLevels(dense.broadcast_bits),
             direction=direction(own),
         )
 

@@ -48,6 +48,6 @@ register_quantiser(
     form=17,
     quantiser=lambda settings: Signs(),
     settings=SignSGDSettings,
-    tuned={"local.lr": 0.03, "dense.optimiser": "sgd", "dense.server_lr": 0.001},
+    tuned={"local.lr": 0.03, "local.lr_fade": 0.0, "dense.optimiser": "sgd", "dense.server_lr": 0.001},
     direction=lambda settings: np.sign if settings.vote else the_mean,
 )

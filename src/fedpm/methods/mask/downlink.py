@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedpm.aggregation.posterior import Posterior
+from fedpm.aggregation.posterior import UNIT, Posterior
 from fedpm.methods.base import Broadcast
+from fedpm.methods.relay import join
+from fedpm.methods.statistics import write_floats
 from fedpm.rng import SERVER, Streams
 from fedpm.wire.coders.base import Coding, Context
 from fedpm.wire.counts import Prediction, encode_added, encode_counts
@@ -29,8 +31,6 @@ MAX_STEPS = 8
 """How many rounds ago a client may have been there and be sent what was added since; bounds what the server keeps."""
 HEAD = struct.Struct("<QII")  # seed, λ0, total
 MASKS = struct.Struct("<I")
-LENGTH = struct.Struct("<I")
-UPLOAD = struct.Struct("<II")  # client, bytes
 
 
 class Form(IntEnum):
@@ -86,10 +86,14 @@ class Addition:
 
 @dataclass(frozen=True)
 class DownlinkWriter:
-    """Writes broadcasts for one network, whose clients' masks are coded by ``coding``."""
+    """Writes broadcasts for one network, whose clients' masks are coded by ``coding``.
+
+    Of earlier counts, ``kept`` quarters remain when a round ends.
+    """
 
     network: "MaskedNetwork"
     coding: Coding
+    kept: int = UNIT
 
     def full(self, content: Content) -> Broadcast:
         """Return a broadcast that needs no past."""
@@ -104,36 +108,42 @@ class DownlinkWriter:
         """Return the shortest broadcast for a client that holds the one before."""
         forms = [self.brief(content, added)]
         if added.uploads:
-            forms.append(self.relayed(content, added.uploads))
+            forms.append(self.relayed(content, added))
         return min(forms, key=lambda form: len(form.payload))
 
     def brief(self, content: Content, added: Addition) -> Broadcast:
         """Return the sum of the masks that were added, given the broadcast before and perhaps the clients' u."""
-        before, now = added.before.posterior, content.posterior
-        ones = now.ones if now.total == added.masks else now.ones - before.ones
+        before = added.before.posterior
+        ones = before.added(content.posterior, added.masks, kept=self.kept)
         head = MASKS.pack(added.masks)
         if self.coding.shared_uniform and added.sums and len(added.clients) <= MAX_PREDICTED:
             coded = prediction(self.network, added.before, added.clients).encode(ones)
-            return self._message(content, Form.GIVEN_MASKS, head + np.array(added.clients, "<u4").tobytes(), coded)
-        return self._message(content, Form.GIVEN_COUNTS, head, encode_added(ones, added.masks, before.theta))
+            head += np.array(added.clients, "<u4").tobytes()
+            return self._message(content, Form.GIVEN_MASKS, head, coded, added.before.stats)
+        coded = encode_added(ones, added.masks, before.theta)
+        return self._message(content, Form.GIVEN_COUNTS, head, coded, added.before.stats)
 
-    def relayed(self, content: Content, uploads: bytes) -> Broadcast:
+    def relayed(self, content: Content, added: Addition) -> Broadcast:
         """Return a broadcast that passes the last uploads on."""
-        return self._message(content, Form.RELAYED, bytes((self.coding.form,)), Coded(uploads, 8.0 * len(uploads)))
+        coded = Coded(added.uploads, 8.0 * len(added.uploads))
+        return self._message(content, Form.RELAYED, bytes((self.coding.form,)), coded, added.before.stats)
 
     def chain(self, content: Content, steps: tuple[Broadcast, ...]) -> Broadcast:
         """Return a broadcast of the brief ones since the one that a client holds."""
         coded = Coded(join([step.payload for step in steps]), sum(step.ideal_bits for step in steps))
         return self._message(content, Form.STEPS, b"", coded)
 
-    def _message(self, content: Content, form: Form, head: bytes, coded: Coded) -> Broadcast:
+    def _message(
+        self, content: Content, form: Form, head: bytes, coded: Coded, known: Vector | None = None
+    ) -> Broadcast:
         posterior = content.posterior
         whole = form not in (Form.SEED, Form.STEPS)  # the others say nothing of their own beyond the seed
         lam0, total = (posterior.lam0, posterior.total) if whole else (0, 0)
         body = HEAD.pack(content.seed, lam0, total) + head + coded.data
         stats = content.stats if whole else content.stats[:0]
         fingerprint = self.network.fingerprint(content.seed)
-        message = Message(Kind.BROADCAST, form, fingerprint, content.round, SERVER, body, stats)
+        floats = b"" if known is None else write_floats(self.network, stats, known, exact=True)
+        message = Message(Kind.BROADCAST, form, fingerprint, content.round, SERVER, body, stats, floats)
         return Broadcast(message.to_bytes(), coded.ideal_bits)
 
 
@@ -148,13 +158,3 @@ def prediction(network: "MaskedNetwork", before: Content, clients: tuple[int, ..
     for client in clients:
         predicted.add(upload_uniform(Streams(before.seed).at(before.round, client), network.size))
     return predicted
-
-
-def relay(client: int, coded: bytes) -> bytes:
-    """Return a client's coded mask as a broadcast passes it on."""
-    return UPLOAD.pack(client, len(coded)) + coded
-
-
-def join(parts: list[bytes]) -> bytes:
-    """Return all parts as one, each after its length."""
-    return b"".join(LENGTH.pack(len(part)) + part for part in parts)

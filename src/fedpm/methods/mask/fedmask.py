@@ -48,6 +48,6 @@ register(
         about="trains a mask by threshold",
         build=build,
         settings=FedMaskSettings,
-        tuned={"local.lr": 0.05, "local.lr_decay": 1.0, "codec": "side-information"},
+        tuned={"model.init": "kaiming", "local.lr": 0.05, "local.lr_decay": 1.0, "codec": "side-information"},
     )
 )

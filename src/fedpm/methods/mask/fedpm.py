@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -11,14 +11,15 @@ import numpy as np
 
 from fedpm.aggregation.base import Aggregator
 from fedpm.aggregation.mean import Mean
-from fedpm.aggregation.posterior import AggregationSettings, Posterior, reset_due, resets
+from fedpm.aggregation.posterior import UNIT, AggregationSettings, Posterior, kept_quarters, resets
 from fedpm.errors import ConfigError, WireError
 from fedpm.methods.base import Arrays, Broadcast, ClientResult, Ingredients
 from fedpm.methods.mask.downlink import Addition, Content, DownlinkWriter, context
+from fedpm.methods.mask.effort import PRIVATE, TUNED, FedPMSettings, trainer
 from fedpm.methods.mask.history import History
 from fedpm.methods.mask.reader import DownlinkReader
-from fedpm.methods.mask.state import Arrivals, MaskState, MaskUpdate
-from fedpm.methods.statistics import check_statistics
+from fedpm.methods.mask.state import Arrivals, MaskState, MaskTrainer, MaskUpdate
+from fedpm.methods.statistics import check_statistics, read_floats, rounded, write_floats
 from fedpm.registry import MethodSpec, register
 from fedpm.rng import Streams
 from fedpm.wire.coders.base import Coding, Context
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
 
     from fedpm.data.datasets import Shard
     from fedpm.model.masking import MaskedNetwork
-    from fedpm.training.private import PrivateScoreTrainer
-    from fedpm.training.scores import ScoreTrainer
 
 CLAMP = 0.01
 """Clients keep θ in [0.01, 0.99] before the logit, which is infinite at 0 and 1."""
@@ -51,20 +50,21 @@ class FedPM:
         aggregator: folds the masks of a round.
         lam0: the prior, λ0 of both Beta parameters.
         reset_every: rounds between resets of the prior, γ.
+        kept: the quarters of earlier counts that remain when a round ends; fewer than all instead of resets.
         relay: whether broadcasts may pass the last uploads on where that is shorter.
         clamp: clients start from θ in [clamp, 1 − clamp].
-        modes: the global networks that are evaluated.
-        final_modes: those that can be shipped.
+        modes: the global networks that are evaluated; ``final_modes`` are those that can be shipped.
     """
 
     network: MaskedNetwork
     seed: int
-    trainer: ScoreTrainer | PrivateScoreTrainer
+    trainer: MaskTrainer
     coding: Coding
     form: int | None = None
     aggregator: Aggregator = field(default_factory=Mean)
     lam0: int = 1
     reset_every: int = 1
+    kept: int = UNIT
     relay: bool = True
     clamp: float = CLAMP
     modes: tuple[str, ...] = ("sampled", "thresholded", "expected")
@@ -73,16 +73,16 @@ class FedPM:
     @cached_property
     def writer(self) -> DownlinkWriter:
         """Writes broadcasts."""
-        return DownlinkWriter(self.network, self.coding)
+        return DownlinkWriter(self.network, self.coding, self.kept)
 
     @cached_property
     def reader(self) -> DownlinkReader:
         """Reads them."""
-        return DownlinkReader(self.network, self.coding, self.seed)
+        return DownlinkReader(self.network, self.coding, self.seed, self.kept)
 
     def init(self) -> MaskState:
         """Return the state before the first round: nothing but what the seed implies."""
-        initial = Posterior.initial(self.seed, self.network.size, self.network.init)
+        initial = Posterior.initial(self.seed, self.network.size, self.network.init, self.network.keep)
         return self._state(0, initial, self.network.initial_stats(), updated=0)
 
     # -- on the client ------------------------------------------------------------------------------------
@@ -101,7 +101,9 @@ class FedPM:
         known = context(self.network, theta, Streams(told.seed).at(rng.round, rng.client))
         mask, coded = self.coding.coder.encode(trained.values, known, private=rng)
         fingerprint = self.network.fingerprint(told.seed)
-        message = Message(Kind.UPLOAD, self._upload_form, fingerprint, rng.round, rng.client, coded.data, trained.stats)
+        floats = write_floats(self.network, trained.stats, told.stats)
+        named = (Kind.UPLOAD, self._upload_form, fingerprint, rng.round, rng.client)
+        message = Message(*named, coded.data, trained.stats, floats)
         metrics = {
             **trained.metrics,
             "uplink_ideal_bpp": coded.ideal_bits / self.network.size,
@@ -112,6 +114,11 @@ class FedPM:
     def remember(self, broadcast: bytes, round: int, memory: bytes = b"") -> bytes:
         """Return what a client keeps of a broadcast, to read brief ones later."""
         return self.writer.full(self.reader.read(broadcast, round, memory)).payload
+
+    def received(self, broadcast: bytes, round: int, memory: bytes = b"") -> MaskState:
+        """Return the state as a client knows it that was sent a broadcast."""
+        told = self.reader.read(broadcast, round, memory)
+        return self._state(round - 1, told.posterior, told.stats, updated=0)
 
     # -- on the server ------------------------------------------------------------------------------------
 
@@ -135,23 +142,25 @@ class FedPM:
         if message.form != self._upload_form:
             wanted = f"{self._upload_form} ({self.coding.name})"
             raise WireError(f"upload of form {message.form} instead of {wanted}: of another method or coder")
-        check_statistics(self.network, message.stats)
+        stats = read_floats(self.network, message, state.stats)
+        check_statistics(self.network, stats)
         mask = self.coding.coder.decode(message.coded, self.context(state, client))
-        return MaskUpdate(client, mask, message.stats, message.coded)
+        return MaskUpdate(client, mask, stats, message.coded)
 
     def aggregate(self, state: MaskState, updates: Iterable[MaskUpdate]) -> MaskState:
         """Fold the clients' masks into the posterior (Algorithm 2), one at a time."""
-        arrived = Arrivals(self.network, keep_uploads=self.relay and self.aggregator.sums)
-        masks = self.aggregator.fold(arrived.masks(updates), self.network.size, np.uint32)
+        arrived = Arrivals(self.network, self.aggregator, relay=self.relay)
+        masks = arrived.fold(updates, state.posterior.theta)
         number = state.round + 1
         if not masks.count:  # nobody answered: the belief stays
             return self._state(number, state.posterior, state.stats, updated=state.updated)
-        reset = reset_due(number, state.updated, self.reset_every)
-        posterior = state.posterior.updated(masks.total, masks.count, lam0=self.lam0, reset=reset)
+        posterior = state.learned(masks.total, masks.count, self.lam0, self.reset_every, self.kept)
         added = Addition(
             state.history.content, tuple(arrived.clients), masks.count, self.aggregator.sums, arrived.uploads or b""
         )
-        return self._state(number, posterior, arrived.stats.median(), updated=number, before=state, added=added)
+        stats = rounded(self.network, arrived.stats.aggregate(), state.stats)  # so that clients can have the same
+        after = self._state(number, posterior, stats, updated=number, before=state, added=added)
+        return replace(after, rejected=arrived.rejected)
 
     def context(self, state: MaskState, client: int) -> Context:
         """Return what a client and the server both know when it answers the next broadcast."""
@@ -210,24 +219,19 @@ class FedPM:
 
 def build(given: Ingredients) -> FedPM:
     """Return FedPM with the parts of a run."""
-    from fedpm.training.private import PrivateScoreTrainer
-    from fedpm.training.scores import ScoreTrainer
-
     settings: Any = given.tables["aggregation"]
-    trainer: ScoreTrainer | PrivateScoreTrainer = ScoreTrainer(given.network, given.local)
-    if given.private is not None:
-        trainer = PrivateScoreTrainer(given.network, given.local, given.private)
     if given.coding is None:
         raise ConfigError("codec: FedPM sends masks, and needs a coder for them")
     return FedPM(
         network=given.network,
         seed=given.seed,
-        trainer=trainer,
+        trainer=trainer(given),
         coding=given.coding,
         aggregator=given.aggregator,
         lam0=settings.lam0,
         reset_every=resets(settings.reset_every, given.clients, given.per_round),
-        relay=settings.relay,
+        kept=kept_quarters(settings.discount, given.per_round),
+        relay=settings.relay is not False,
     )
 
 
@@ -237,12 +241,9 @@ register(
         label="FedPM",
         about="trains a probability mask over frozen weights, and sends samples of it",
         build=build,
-        tuned={"local.lr": 0.1, "local.lr_decay": 1.0, "codec": "shared-randomness"},
-        private={
-            # lr is the root mean square of a step (benchmarks/private_digits.py); the coder keeps samples random
-            "example": {"local.lr": 0.4, "local.lr_decay": 1.0, "codec": "shared-randomness"},
-            "client": {"local.lr": 0.1, "local.lr_decay": 1.0, "codec": "side-information"},
-        },
+        settings=FedPMSettings,
+        tuned=TUNED,
+        private=PRIVATE,
         shared={"aggregation": AggregationSettings},
         sampled=True,
     )

@@ -8,8 +8,8 @@ import numpy as np
 
 from fedpm.aggregation.posterior import Posterior
 from fedpm.methods.base import Arrays, Broadcast
-from fedpm.methods.mask.downlink import MAX_STEPS, Addition, Content, DownlinkWriter, join
-from fedpm.methods.mask.reader import split
+from fedpm.methods.mask.downlink import MAX_STEPS, Addition, Content, DownlinkWriter
+from fedpm.methods.relay import join, split
 
 
 @dataclass(frozen=True)

@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from fedpm.aggregation.posterior import MAX_TOTAL, Posterior
+from fedpm.aggregation.posterior import MAX_TOTAL, UNIT, Posterior
 from fedpm.errors import WireError
 from fedpm.methods.mask.downlink import (
     BUILDING,
     HEAD,
-    LENGTH,
     MASKS,
     MAX_PREDICTED,
     MAX_STEPS,
-    UPLOAD,
     Content,
     Form,
     context,
     prediction,
 )
+from fedpm.methods.relay import relayed, split
+from fedpm.methods.statistics import read_floats
 from fedpm.rng import SERVER, Streams
 from fedpm.wire.coders.base import Coding
 from fedpm.wire.counts import decode_added, decode_counts
@@ -35,10 +35,13 @@ _KEPT = 2  # contents that a reader keeps: simulated clients of one process all 
 
 
 class DownlinkReader:
-    """Reads broadcasts for one network and seed, whose clients' masks are coded by ``coding``."""
+    """Reads broadcasts for one network and seed, whose clients' masks are coded by ``coding``.
 
-    def __init__(self, network: MaskedNetwork, coding: Coding, seed: int) -> None:
-        self._network, self._coding, self._seed = network, coding, seed
+    Of earlier counts, ``kept`` quarters remain when a round ends.
+    """
+
+    def __init__(self, network: MaskedNetwork, coding: Coding, seed: int, kept: int = UNIT) -> None:
+        self._network, self._coding, self._seed, self._kept = network, coding, seed, kept
         self._recent: dict[tuple[bytes, int, bytes], Content] = {}
 
     def __getstate__(self) -> dict[str, object]:
@@ -91,29 +94,33 @@ class DownlinkReader:
         stats_size = 0 if message.form == Form.SEED else self._network.stats_size
         seed, lam0, total, coded = self._expected(message, round, stats_size)
         if message.form == Form.SEED:
-            initial = Posterior.initial(seed, self._network.size, self._network.init)
+            initial = Posterior.initial(seed, self._network.size, self._network.init, self._network.keep)
             return Content(seed, round, initial, self._network.initial_stats())
         if message.form > Form.RELAYED:
             raise WireError(f"broadcast or part of one of form {message.form}: it is damaged, or of a newer library")
         if not (0 < total <= MAX_TOTAL and 0 < lam0 <= MAX_TOTAL):
             raise WireError(f"broadcast of {total} masks with λ0 = {lam0}: both should be from 1 to {MAX_TOTAL}")
         if before is None or message.form == Form.COUNTS:
-            ones = decode_counts(coded, total, self._network.layers())
+            posterior = Posterior(decode_counts(coded, total, self._network.layers()), total, lam0)
         else:
-            ones = self._brief(message.form, coded, total, before)
-        return Content(seed, round, Posterior(ones, total, lam0), message.stats)
+            masks, reset, added = self._brief(message.form, coded, total, before)
+            posterior = before.posterior.updated(added, masks, lam0=lam0, reset=reset, kept=self._kept)
+        if message.floats and before is None:
+            raise WireError("broadcast has floats that build on another, and itself builds on none: it is damaged")
+        stats = message.stats if before is None else read_floats(self._network, message, before.stats)
+        return Content(seed, round, posterior, stats)
 
-    def _brief(self, form: int, coded: bytes, total: int, before: Content) -> Counts:
-        """Return the counts of a brief broadcast."""
+    def _brief(self, form: int, coded: bytes, total: int, before: Content) -> tuple[int, bool, Counts]:
+        """Return how many masks a brief broadcast adds, whether to nothing, and their counts."""
         uploads: list[tuple[int, bytes]] = []
         if form == Form.RELAYED:
             uploads = self._relayed(coded)
             masks = len(uploads)
         else:
             masks, coded = _read_count(coded)
-        fresh = before.posterior.total if before.posterior.learned else 0
-        if masks < 1 or total not in (masks, fresh + masks):
-            raise WireError(f"broadcast adds {masks} masks to {fresh} and makes a total of {total}: it is damaged")
+        totals = [before.posterior.total_after(masks, reset=reset, kept=self._kept) for reset in (False, True)]
+        if masks < 1 or total not in totals:
+            raise WireError(f"broadcast adds {masks} masks and makes a total of {total}, not {totals}: it is damaged")
         if form == Form.RELAYED:
             added = self._sum(before, uploads)
         elif form == Form.GIVEN_COUNTS:
@@ -121,23 +128,13 @@ class DownlinkReader:
         elif form == Form.GIVEN_MASKS:
             clients, coded = _read_clients(coded, masks)
             added = prediction(self._network, before, clients).decode(coded)
-        return added if total == masks else before.posterior.ones + added
+        return masks, total != totals[0], added
 
     def _relayed(self, coded: bytes) -> list[tuple[int, bytes]]:
         """Return the clients and the coded masks of relayed uploads, none of them decoded."""
         if not coded or coded[0] != self._coding.form:
             raise WireError("broadcast relays masks of another coder than this federation's: it is damaged")
-        uploads, place = list[tuple[int, bytes]](), 1
-        while place < len(coded):
-            if len(coded) < place + UPLOAD.size:
-                raise WireError("broadcast ends within a relayed upload: it was cut")
-            client, size = UPLOAD.unpack_from(coded, place)
-            upload = coded[place + UPLOAD.size : place + UPLOAD.size + size]
-            if len(upload) < size:
-                raise WireError(f"broadcast relays {len(upload)} of an upload's {size} bytes: it was cut")
-            uploads.append((client, upload))
-            place += UPLOAD.size + size
-        return uploads
+        return relayed(coded[1:])
 
     def _sum(self, before: Content, uploads: list[tuple[int, bytes]]) -> Counts:
         """Return the sum of relayed masks."""
@@ -146,20 +143,6 @@ class DownlinkReader:
             streams = Streams(before.seed).at(before.round, client)
             added += self._coding.coder.decode(upload, context(self._network, before.posterior.theta, streams))
         return added
-
-
-def split(data: bytes, most: int) -> list[bytes]:
-    """Return the parts that were joined, of which there may be ``most``."""
-    parts, place = list[bytes](), 0
-    while place < len(data):
-        if len(parts) == most or len(data) < place + LENGTH.size:
-            raise WireError(f"{len(data)} bytes do not hold 1 to {most} parts with their lengths: they are damaged")
-        (size,) = LENGTH.unpack_from(data, place)
-        parts.append(data[place + LENGTH.size : place + LENGTH.size + size])
-        if len(parts[-1]) < size:
-            raise WireError(f"a part has {len(parts[-1])} of its {size} bytes: it was cut")
-        place += LENGTH.size + size
-    return parts
 
 
 def _round_of(memory: bytes, first: int, round: int) -> int:

@@ -2,30 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from tempfile import SpooledTemporaryFile
+from typing import IO, TYPE_CHECKING, Protocol
 
-from fedpm.aggregation.posterior import Posterior
-from fedpm.methods.mask.downlink import relay
+import numpy as np
+
+from fedpm.aggregation.base import Aggregator, Folded, Screen
+from fedpm.aggregation.posterior import UNIT, Posterior, reset_due
 from fedpm.methods.mask.history import History
-from fedpm.methods.statistics import NormStatistics
+from fedpm.methods.relay import relay
+from fedpm.methods.statistics import Floats
 from fedpm.wire.masks import Mask
-from fedpm.wire.theta import Vector
+from fedpm.wire.theta import Counts, Theta, Vector
 
 if TYPE_CHECKING:
+    import torch
+
+    from fedpm.data.datasets import Shard
     from fedpm.model.masking import MaskedNetwork
+    from fedpm.rng import Streams
+    from fedpm.training.local import Local, Trained
+
+
+class MaskTrainer(Protocol):
+    """Trains a client's probability mask."""
+
+    @property
+    def local(self) -> Local:
+        """How a client trains."""
+
+    def train(self, theta: Vector, *, frozen: torch.Tensor, stats: Vector, shard: Shard, rng: Streams) -> Trained:
+        """Return θ_k after training on a client's examples, starting from θ strictly inside (0, 1)."""
+
+
+HELD = 2**26
+"""Bytes of uploads that wait in memory for a rule that looks at all of them; more wait in a temporary file."""
 
 
 @dataclass(frozen=True)
 class MaskState:
-    """The server's state; ``updated`` is the last round that brought masks, 0 if none did."""
+    """The server's state; ``updated`` is the last round that brought masks, 0 if none did.
+
+    ``rejected`` says whose uploads the rule left out of the last round, and why.
+    """
 
     round: int
     posterior: Posterior
     stats: Vector
     updated: int
     history: History
+    rejected: Mapping[int, str] = field(default_factory=dict)
+
+    def learned(self, ones: Counts, masks: int, lam0: int, reset_every: int, kept: int) -> Posterior:
+        """Return the posterior after a round that brought so many masks (Algorithm 2)."""
+        reset = kept == UNIT and reset_due(self.round + 1, self.updated, reset_every)
+        return self.posterior.updated(ones, masks, lam0=lam0, reset=reset, kept=kept)
 
 
 @dataclass(frozen=True)
@@ -39,15 +72,44 @@ class MaskUpdate:
 
 
 class Arrivals:
-    """What is noted of the updates of a round while their masks are folded."""
+    """What is noted of the updates of a round while a rule folds their masks."""
 
-    def __init__(self, network: MaskedNetwork, *, keep_uploads: bool) -> None:
+    def __init__(self, network: MaskedNetwork, rule: Aggregator, *, relay: bool) -> None:
+        self._rule = rule
+        self._size = network.size
         self._most = network.size // 2  # bounds what the server keeps: more is not worth passing on
         self.clients: list[int] = []
-        self.stats = NormStatistics()
-        self.uploads: bytes | None = b"" if keep_uploads else None
+        self.stats = Floats(network)
+        self.uploads: bytes | None = b"" if relay and rule.sums else None
+        self.rejected: dict[int, str] = {}
 
-    def masks(self, updates: Iterable[MaskUpdate]) -> Iterator[Mask]:
+    def fold(self, updates: Iterable[MaskUpdate], theta: Theta) -> Folded:
+        """Fold the masks that the rule does not leave out; ``theta`` is what clients were sent."""
+        if not isinstance(self._rule, Screen):
+            return self._rule.fold(self._masks(updates), self._size, np.uint32)
+        with SpooledTemporaryFile(HELD) as held:
+
+            def passing() -> Iterator[Mask]:
+                for update in updates:
+                    coded = np.frombuffer(update.coded, np.uint8)
+                    for array in (np.array(update.client), np.packbits(update.mask), update.stats, coded):
+                        np.save(held, array, allow_pickle=False)
+                    yield update.mask
+
+            reasons = self._rule.screen(passing(), theta)
+            held.seek(0)
+            return self._rule.fold(self._masks(self._kept(held, reasons)), self._size, np.uint32)
+
+    def _kept(self, held: IO[bytes], reasons: list[str]) -> Iterator[MaskUpdate]:
+        """Yield the updates that wait in a file, but for those with a reason to leave them out."""
+        for reason in reasons:
+            client, packed, stats, coded = (np.load(held, allow_pickle=False) for _ in range(4))
+            if reason:
+                self.rejected[int(client)] = reason
+            else:
+                yield MaskUpdate(int(client), np.unpackbits(packed, count=self._size), stats, coded.tobytes())
+
+    def _masks(self, updates: Iterable[MaskUpdate]) -> Iterator[Mask]:
         """Yield the masks."""
         for update in updates:
             self.clients.append(update.client)

@@ -32,7 +32,7 @@ class MaskCoder(Protocol):
     """Turns a client's θ_k into bytes, and bytes into a mask that is a sample of Bern(θ_k)."""
 
     def encode(self, theta: Vector, context: Context, private: Streams) -> tuple[Mask, Coded]:
-        """Sample a mask and code it; ``private`` are the client's own streams of this round."""
+        """Sample a mask and code it; ``private`` are the client's own streams of this round, secret or of the seed."""
 
     def decode(self, data: bytes, context: Context) -> Mask:
         """Return the mask, or raise WireError."""
@@ -48,6 +48,7 @@ class Coding:
         form: the number of what it coded.
         threshold_form: the same of a mask by threshold, None if it codes none.
         shared_uniform: whether its masks are 1[u < θ_k] with the u of ``Context.uniform``.
+        secure: whether masks are summed in secret.
     """
 
     coder: MaskCoder
@@ -55,8 +56,9 @@ class Coding:
     form: int
     threshold_form: int | None = None
     shared_uniform: bool = False
+    secure: bool = False
 
     @classmethod
     def of(cls, spec: CoderSpec, coder: MaskCoder) -> "Coding":
         """Return a coder with what its spec says; unlike a spec it can move to other processes."""
-        return cls(coder, spec.name, spec.form, spec.threshold_form, spec.shared_uniform)
+        return cls(coder, spec.name, spec.form, spec.threshold_form, spec.shared_uniform, spec.secure)

@@ -1,4 +1,4 @@
-"""The bits in contexts of the broadcast θ_g. What is random stays private to the client."""
+"""The bits in contexts of the broadcast θ_g. The u of the sample are the client's own; private if its streams are."""
 
 import numpy as np
 

@@ -18,15 +18,17 @@ def make(folder: Path, hosts: list[str], nodes: int, days: int) -> list[Path]:
     """Write ca.pem, server.pem and server.key for the SuperLink, and a pair of keys for each SuperNode."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ArtifactError(f"{folder} exists and is not empty: keys are never overwritten; choose another folder")
-    folder.mkdir(parents=True, exist_ok=True)
-    folder.chmod(0o700)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.chmod(0o700)  # if it was there
     end = datetime.now(UTC) + timedelta(days=days)
     authority, server = generate_private_key(SECP384R1()), generate_private_key(SECP384R1())
     issuer = _name("fedpm test authority")
-    ca = _certificate(issuer, issuer, authority, end).add_extension(x509.BasicConstraints(True, 0), critical=True)
+    ca = _certificate(issuer, issuer, authority, authority, end)
+    ca = ca.add_extension(x509.BasicConstraints(True, 0), critical=True)
     usage = x509.KeyUsage(*(index in (5, 6) for index in range(9)))  # signs certificates and lists of revoked ones
     ca = ca.add_extension(usage, critical=True)
-    leaf = _certificate(_name(hosts[0]), issuer, server, end).add_extension(_alternatives(hosts), critical=False)
+    leaf = _certificate(_name(hosts[0]), issuer, server, authority, end)
+    leaf = leaf.add_extension(_alternatives(hosts), critical=False)
     leaf = leaf.add_extension(x509.BasicConstraints(False, None), critical=True)
     files = {
         "ca.pem": ca.sign(authority, hashes.SHA384()).public_bytes(Encoding.PEM),
@@ -38,9 +40,7 @@ def make(folder: Path, hosts: list[str], nodes: int, days: int) -> list[Path]:
         files[f"node-{number}"] = _private(key, PrivateFormat.OpenSSH)
         files[f"node-{number}.pub"] = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + b"\n"
     for name, data in files.items():
-        write_atomically(folder / name, data)
-        secret = not name.endswith((".pem", ".pub"))
-        (folder / name).chmod(0o600 if secret else 0o644)
+        write_atomically(folder / name, data, mode=0o644 if name.endswith((".pem", ".pub")) else 0o600)
     return [folder / name for name in files]
 
 
@@ -49,9 +49,14 @@ def _name(common: str) -> x509.Name:
 
 
 def _certificate(
-    subject: x509.Name, issuer: x509.Name, key: EllipticCurvePrivateKey, end: datetime
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: EllipticCurvePrivateKey,
+    issuers_key: EllipticCurvePrivateKey,
+    end: datetime,
 ) -> x509.CertificateBuilder:
-    return x509.CertificateBuilder(
+    """Begin a certificate; with the identifiers of both keys, without which Python 3.13 refuses it."""
+    builder = x509.CertificateBuilder(
         issuer_name=issuer,
         subject_name=subject,
         public_key=key.public_key(),
@@ -59,6 +64,9 @@ def _certificate(
         not_valid_before=datetime.now(UTC) - timedelta(minutes=5),
         not_valid_after=end,
     )
+    own = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+    above = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuers_key.public_key())
+    return builder.add_extension(own, critical=False).add_extension(above, critical=False)
 
 
 def _alternatives(hosts: list[str]) -> x509.SubjectAlternativeName:

@@ -47,7 +47,8 @@ def supervised(context: Context, request: Request, memory: Memory, seconds: floa
         "request": request,
         "memory": memory,
     }
-    command = [sys.executable, "-m", "fedpm.engines.flower.deploy.worker", str(os.getpid())]
+    # -P: nothing is imported from the folder in which the node was started
+    command = [sys.executable, "-P", "-m", "fedpm.engines.flower.deploy.worker", str(os.getpid())]
     worker = subprocess.Popen(  # noqa: S603 - our own words
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0
     )

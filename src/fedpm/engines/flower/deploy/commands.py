@@ -6,12 +6,17 @@ import subprocess
 import sys
 import time
 import tomllib
+from argparse import ArgumentError, ArgumentParser
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
 from fedpm.engines.flower.environment import quiet, require_flower
 from fedpm.errors import ConfigError, EngineError
 from fedpm.processes import supervise
+
+_QUESTIONS = {"-h", "--help", "-V", "--version"}
+"""Options after which a command that otherwise never ends has answered."""
 
 
 def execute(command: str, arguments: list[str]) -> NoReturn:
@@ -23,7 +28,27 @@ def execute(command: str, arguments: list[str]) -> NoReturn:
     line = [_program(command), *arguments]
     if command == "flwr":
         os.execve(line[0], line, quiet())  # noqa: S606 - arguments of the user's own
-    sys.exit(supervise(line, quiet()))
+    if command == "flower-superlink":
+        keep_database_private(arguments)
+    told: list[int] = []
+    code = supervise(line, quiet(), told=told)
+    if command == "flower-supernode" and code in (0, 130) and not told and not _QUESTIONS.intersection(arguments):
+        raise EngineError(
+            "the SuperNode has ended by itself: most likely its SuperLink was started anew without --database, and "
+            "does not know its key any more; register that again (fedpm flower register), and start the SuperNode"
+        )
+    sys.exit(code)
+
+
+def keep_database_private(arguments: list[str]) -> None:
+    """Make the file that ``--database`` names, if any, readable by this user alone; SQLite's other files follow it."""
+    parser = ArgumentParser(add_help=False, exit_on_error=False)
+    parser.add_argument("--database", default=":memory:")
+    with suppress(ArgumentError):  # of which Flower tells
+        file = parser.parse_known_args(arguments)[0].database.removeprefix("sqlite:///")
+        if file and not file.startswith(":") and "://" not in file:
+            os.close(os.open(file, os.O_CREAT, 0o600))
+            os.chmod(file, 0o600)
 
 
 def run(app: Path, superlink: str | None, overrides: list[str]) -> None:
@@ -34,7 +59,7 @@ def run(app: Path, superlink: str | None, overrides: list[str]) -> None:
     link = [] if superlink is None else [superlink]
     # all in one: of several --run-config, Flower keeps the last key of a table only
     config = ["--run-config", " ".join(map(_toml, overrides))] if overrides else []
-    number = _ask(["run", str(app), *link, *config])["run-id"]
+    number = ask(["run", str(app), *link, *config])["run-id"]
     print(f"run {number} started", flush=True)
     try:
         subprocess.run(  # noqa: S603 - our own words
@@ -52,13 +77,13 @@ def run(app: Path, superlink: str | None, overrides: list[str]) -> None:
 def _end_of(number: str, link: list[str]) -> tuple[str, str]:
     """Wait until a run has ended, which its log alone does not tell, and return its status and the details."""
     while True:
-        listed = _ask(["list", *link, "--run-id", number])["runs"][0]
+        listed = ask(["list", *link, "--run-id", number])["runs"][0]
         if listed["status"].startswith("finished"):
             return listed["status"], listed["status-details"]
         time.sleep(1)
 
 
-def _ask(arguments: list[str]) -> Any:
+def ask(arguments: list[str]) -> Any:
     """Return what ``flwr`` answers, as JSON."""
     done = subprocess.run(  # noqa: S603 - our own words, and the user's
         [_program("flwr"), *arguments, "--format", "json"], env=quiet(), capture_output=True, text=True, check=False

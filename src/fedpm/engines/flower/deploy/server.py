@@ -8,13 +8,15 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedpm.config import flattened, load, settings_of
 from fedpm.engines.flower import limits_of
+from fedpm.engines.flower.deploy.nodes import owned_clients
 from fedpm.engines.flower.deploy.settings import AppSettings
 from fedpm.engines.flower.grid import Fleet
 from fedpm.errors import ConfigError
 from fedpm.experiment.api import resume, run
 from fedpm.experiment.build import Experiment
 from fedpm.experiment.folder import RunFolder
-from fedpm.experiment.record import RoundRecord, complaints, log_line
+from fedpm.experiment.observers import Callback, Round
+from fedpm.experiment.record import complaints, headline, log_line
 
 app = ServerApp()
 
@@ -28,17 +30,21 @@ def main(grid: Grid, context: Context) -> None:
     def start(experiment: Experiment) -> Fleet:
         how = experiment.start
         limits = limits_of(how.settings, how.per_round)
-        return Fleet(grid, experiment.clients, limits, total=how.clients, say=_say)
+        owned = owned_clients(how.clients)
+        if owned is None:
+            _say("no node is bound to its clients (fedpm flower register): which clients a node hosts is its own word")
+        return Fleet(grid, experiment.clients, limits, total=how.clients, owned=owned, say=_say)
 
-    options: dict[str, Any] = {**settings.hooks(None), "on_round": _show(settings.config.rounds), "start": start}
+    show = _show(settings.config.rounds)
+    options: dict[str, Any] = {**settings.hooks(None), "on_round": show, "progress": False, "start": start}
     if (folder / "config.toml").is_file():
         check_continues(settings, folder)
         _say(f"continuing the run in {folder.resolve()}")
-        result = resume(folder, engine_settings=settings.config.table("flower"), **options)
+        result = resume(folder, flower=settings.config.table("flower").model_dump(), **options)
     else:
         result = run(settings.config, out=folder, **options)
     summary = result.summary
-    _say(f"test accuracy {summary['accuracy']:.4f} ({summary['mode']}) after {summary['rounds']} rounds")
+    _say(f"test {headline(summary, 4)} ({summary['mode']}) after {summary['rounds']} rounds")
     _say(f"folder    {folder.resolve()}")
 
 
@@ -54,9 +60,9 @@ def check_continues(settings: AppSettings, folder: Path) -> None:
         )
 
 
-def _show(total: int) -> Any:
-    def show(record: RoundRecord) -> None:
-        for sentence in (log_line(record, total), *complaints(record)):
+def _show(total: int) -> Callback:
+    def show(round: Round) -> None:
+        for sentence in (log_line(round.record, total), *complaints(round.record)):
             _say(sentence)
 
     return show

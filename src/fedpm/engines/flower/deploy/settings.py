@@ -1,6 +1,5 @@
 """What an app folder's run config says: all keys of an experiment, and what stands under ``app``."""
 
-import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,8 +8,10 @@ from torch import nn
 
 from fedpm.config import Config, nested, parse
 from fedpm.data.datasets import Dataset
+from fedpm.data.federation import Federation
 from fedpm.errors import ConfigError
 from fedpm.experiment.build import Experiment, build
+from fedpm.training.task import imported
 
 NODE_KEYS = ("data.dir", "data.path", "device")
 """Keys that a node may set for itself in its node config: they name what its machine has."""
@@ -34,9 +35,7 @@ class AppSettings:
         unknown = set(app) - {"out", "network", "data"}
         if unknown or not isinstance(app.get("out", ""), str) or not app.get("out"):
             raise ConfigError(f"app = {app}: should give out (the run folder), and may give network and data")
-        config = parse({**tables, "engine": "flower"})
-        check_secret(config)
-        return cls(config, **app)
+        return cls(of_fleet(parse({**tables, "engine": "flower"})), **app)
 
     def build(self, client: int | None) -> Experiment:
         """Make the experiment of one place: a client, or the server (None)."""
@@ -46,26 +45,25 @@ class AppSettings:
         """Return network and data of the user's own, as ``build`` takes them."""
         net = _call("app.network", self.network, nn.Module) if self.network else None
         data = _call("app.data", self.data, Dataset, client) if self.data else None
+        if isinstance(data, Federation):
+            data = data.at(client)
         return {"net": net, "data": data, "remote": data is not None}
 
 
-def check_secret(config: Config) -> None:
-    """Refuse a guarantee that the server of a fleet could undo."""
-    if config.privacy.unit != "none" and not config.privacy.secret:
+def of_fleet(config: Config) -> Config:
+    """Let clients draw in secret unless told otherwise, and refuse a guarantee that the fleet's server could undo."""
+    privacy = config.privacy
+    if privacy.unit != "none" and privacy.secret is False:
         raise ConfigError(
             "privacy.secret = false: the server of a fleet knows the seed, could take the noise off again, and so the "
             "stated ε would protect nobody; set privacy.secret = true"
         )
+    return config.model_copy(update={"privacy": privacy.model_copy(update={"secret": privacy.secret is not False})})
 
 
 def _call(key: str, hook: str, kind: type, *arguments: Any) -> Any:
     """Call a function of a module in the app folder."""
-    module, _, name = hook.partition(":")
-    try:
-        function = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"{key} = {hook!r}: should be MODULE:FUNCTION in the app folder ({error})") from None
-    result = function(*arguments)
+    result = imported(key, hook)(*arguments)
     if not isinstance(result, kind):
         raise ConfigError(f"{key} = {hook!r}: gave a {type(result).__name__}; it should give a {kind.__name__}")
     return result

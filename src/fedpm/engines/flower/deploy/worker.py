@@ -9,7 +9,7 @@ import sys
 import traceback
 from typing import Any
 
-from fedpm.engines.flower.node import Answer, Memory, Request, answer
+from fedpm.engines.flower.node import Answer, Memory, Request, answer, proceed
 from fedpm.processes import end_with_parent
 
 
@@ -28,10 +28,13 @@ def _answer(
 ) -> tuple[Answer, Memory]:
     sys.path[:] = [*path, *(entry for entry in sys.path if entry not in path)]
     try:
+        if request.stage:
+            return proceed(request, memory)
+        from fedpm.engines.flower.deploy.identity import signing
         from fedpm.engines.flower.deploy.settings import AppSettings
 
         experiment = AppSettings.read(run, node).build(request.client)
-        return answer(experiment.clients, request, memory)
+        return answer(signing(experiment.clients, node), request, memory)
     except Exception as error:
         traceback.print_exc()
         return Answer(fault="error", reason=f"{type(error).__name__}: {error}"), memory

@@ -1,0 +1,111 @@
+"""What MkDocs is told beside its pages: the home page, references made of the code, formulas."""
+
+import html
+import re
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+
+import click
+from latex2mathml.converter import convert
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from typer.main import get_command
+
+ROOT = Path(__file__).parents[2]
+COPIES = {
+    "index.md": "README.md",
+    "reference/benchmarks.md": "benchmarks/README.md",
+    "reference/changelog.md": "CHANGELOG.md",
+    "reference/contributing.md": "CONTRIBUTING.md",
+}
+"""Pages that stand elsewhere in the repository."""
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages that are not in docs/."""
+    made = {page: _moved((ROOT / source).read_text(), source, page) for page, source in COPIES.items()}
+    made |= {"reference/settings.md": _settings(), "reference/commands.md": _commands()}
+    for page, text in made.items():
+        files.append(File.generated(config, page, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, **_: object) -> str:
+    """Name files of the repository that the site does not hold, instead of linking to them."""
+    return re.sub(r"\[([^\]]*)\]\((?:\.\./)+((?:src|tests|examples)/[^)]*)\)", r"`\2`", markdown)
+
+
+def on_page_content(content: str, **_: object) -> str:
+    """Turn formulas into MathML, which browsers show by themselves."""
+    found = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.S)
+    return found.sub(
+        lambda match: convert(html.unescape(match[2]), "block" if match[1] == "div" else "inline"), content
+    )
+
+
+def _moved(text: str, source: str, page: str) -> str:
+    """Return a page of the repository with links that hold where the site has it."""
+    homes = {source: page for page, source in COPIES.items()}
+    up = "../" * page.count("/")
+
+    def link(match: re.Match[str]) -> str:
+        words, target, anchor = match.groups()
+        file = (Path(source).parent / target).as_posix()
+        file = str((ROOT / file).resolve().relative_to(ROOT))
+        if file in homes:
+            return f"[{words}]({up}{homes[file]}{anchor})"
+        if file.startswith("docs/"):
+            return f"[{words}]({up}{file.removeprefix('docs/')}{anchor})"
+        return words if words.startswith("`") else f"{words} (`{file}`)" if words != file else f"`{file}`"
+
+    return re.sub(r"\[([^\]]*)\]\((?!https?:|#)([^)#\s]+)(#[^)]*|)\)", link, text)
+
+
+def _settings() -> str:
+    from fedpm.config import describe
+
+    lines = [
+        "# Settings",
+        "",
+        "Every key, for TOML files, `--set KEY=VALUE`, and keywords of `fedpm.run`, with its default.",
+        "`auto` is settled for the algorithm and the data; `config.toml` of a run folder says what it came to.",
+        "`fedpm keys` prints the same.",
+        "",
+    ]
+    rows = describe()
+    for table, keys in groupby(rows, key=lambda row: row[0].rpartition(".")[0]):
+        lines += ["", f"## {table or 'The run'}", "", "| key | default | meaning |", "|---|---|---|"]
+        lines += [f"| `{key}` | {_code(default)} | {_cell(meaning)} |" for key, default, meaning in keys]
+    return "\n".join(lines) + "\n"
+
+
+def _commands() -> str:
+    from fedpm.cli import command_line
+
+    lines = ["# Commands", "", "`fedpm COMMAND --help` prints the same.", ""]
+    for name, command in _walk("fedpm", get_command(command_line(helping=False))):
+        context = click.Context(command, info_name=name)
+        usage = " ".join(command.collect_usage_pieces(context))
+        lines += [f"## {name}", "", f"`{name} {usage}`", "", (command.help or "").replace("\f", ""), ""]
+        options = [record for p in command.get_params(context) if (record := p.get_help_record(context))]
+        if options and not isinstance(command, click.Group):
+            lines += ["| option | meaning |", "|---|---|"]
+            lines += [f"| {_code(option)} | {_cell(meaning)} |" for option, meaning in options] + [""]
+    return "\n".join(lines)
+
+
+def _walk(name: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
+    yield name, command
+    if isinstance(command, click.Group):
+        for child, below in command.commands.items():
+            if not below.hidden:
+                yield from _walk(f"{name} {child}", below)
+
+
+def _code(text: str) -> str:
+    return f"`{text}`".replace("|", "\\|") if text else ""
+
+
+def _cell(text: str) -> str:
+    return html.escape(text, quote=False).replace("|", "\\|").replace("\n", " ")

@@ -1,0 +1,86 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation: {extension: .py, format_name: percent}
+#   kernelspec: {display_name: Python 3, language: python, name: python3}
+# ---
+
+# %% [markdown]
+# # First run
+#
+# Ten clients hold handwritten digits. They agree on *which* weights of a random network to keep. No weight is ever sent.
+#
+# `fedpm.run` takes a preset and any settings on top of it. The preset `quickstart` has the data inside the package.
+
+# %%
+import fedpm
+
+result = fedpm.run(
+    "quickstart",
+    model={"name": "conv4-slim"},
+    local={"epochs": 4},
+    rounds=8,
+    fedpm={"effort": "rounds"},
+    progress=False,
+)
+print(f"accuracy {result.summary['accuracy']:.3f}")
+
+# %% [markdown]
+# ## What was sent
+#
+# Every round has a record. `uplink_bytes` and `downlink_bytes` are lengths of messages that were really encoded; `uplink_bpp` is the same in bits
+# per parameter and client. Weights would cost 32.
+
+# %%
+for record in result.rounds:
+    accuracy, up, down = (record[key] for key in ("accuracy", "uplink_bpp", "downlink_bpp"))
+    print(f"{record['round']}: {accuracy:.3f}, up {up:.3f}, down {down:.3f} bpp")
+
+# %%
+import matplotlib.pyplot as plt
+import numpy as np
+
+rounds = result.rounds
+sent = np.cumsum([each["uplink_bytes"] + each["downlink_bytes"] for each in rounds])
+figure, axes = plt.subplots(figsize=(6, 3))
+axes.plot(sent / 1e3, [each["accuracy"] for each in rounds], marker="o")
+axes.set(xlabel="kB sent by all, both ways", ylabel="test accuracy")
+axes.grid(alpha=0.3)
+figure.tight_layout()
+
+# %% [markdown]
+# Sending the weights of this network once, to one client, would take as long a message as this:
+
+# %%
+parameters = result.summary["parameters"]
+print(f"{parameters:,} parameters, {4 * parameters / 1e3:.0f} kB as floats")
+
+# %% [markdown]
+# ## The model is a seed and a mask
+#
+# The file holds the seed of the frozen weights and a coded mask. Whoever opens it gets an ordinary `nn.Module`.
+
+# %%
+from pathlib import Path
+
+import torch
+
+result.file.save("model.fedpm")
+print(f"{Path('model.fedpm').stat().st_size / 1e3:.1f} kB")
+
+model = fedpm.load("model.fedpm")
+digits = fedpm.load_dataset("digits")
+x = torch.from_numpy(digits.test.x[:5]).float()
+print("predicted", model(x).argmax(1).tolist())
+print("true     ", digits.test.y[:5].tolist())
+
+# %% [markdown]
+# ## On the command line
+#
+# ```
+# fedpm run --preset quickstart --set rounds=8 --out runs/first
+# fedpm model inspect runs/first
+# fedpm report runs/first --open
+# ```
+#
+# Next: [your network, your data](own_network.py).

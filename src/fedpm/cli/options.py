@@ -1,0 +1,54 @@
+"""Options that several commands have, and what the Tab key offers."""
+
+from typing import Annotated
+
+import typer
+
+
+def complete_preset(incomplete: str) -> list[tuple[str, str]]:
+    """Return the presets that begin so, each with what it is."""
+    from fedpm.config import presets
+
+    return [(name, about) for name, about in presets().items() if name.startswith(incomplete)]
+
+
+def complete_setting(incomplete: str) -> list[tuple[str, str]]:
+    """Return the keys that begin so, each with its meaning."""
+    from fedpm.config import describe
+
+    return [(f"{key}=", meaning) for key, _, meaning in describe() if key.startswith(incomplete)]
+
+
+def complete_key(incomplete: str) -> list[str]:
+    """Return the keys and tables that begin so."""
+    from fedpm.config import describe
+
+    keys = [key for key, _, _ in describe()]
+    tables = dict.fromkeys(key.partition(".")[0] for key in keys if "." in key)
+    return [name for name in (*keys, *tables) if name.startswith(incomplete)]
+
+
+def complete_data(incomplete: str) -> list[str]:
+    """Return the data sets that begin so."""
+    from fedpm.data.catalog import SPECS
+
+    return [name for name in ("digits", *SPECS) if name.startswith(incomplete)]
+
+
+def complete_study(incomplete: str) -> list[tuple[str, str]]:
+    """Return the studies that begin so, each with its title."""
+    from fedpm.study.definition import studies
+
+    return [(name, study.title) for name, study in studies().items() if name.startswith(incomplete)]
+
+
+Preset = Annotated[
+    str | None,
+    typer.Option(help="A ready configuration, by name (default: quickstart).", autocompletion=complete_preset),
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Change one key; fedpm keys lists them.", autocompletion=complete_setting
+    ),
+]

@@ -1,0 +1,42 @@
+"""How the command line is read: what is mistyped gets a sentence, and a key given as an option is shown with --set."""
+
+from difflib import get_close_matches
+from typing import Any
+
+from typer.core import TyperCommand, TyperGroup
+
+from fedpm.errors import ConfigError, choices
+
+
+class Group(TyperGroup):
+    """A program of several commands."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command that is called."""
+        if not ctx.resilient_parsing and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            raise ConfigError(f"{args[0]}: there is no such command; {choices(args[0], self.list_commands(ctx))}")
+        return super().resolve_command(ctx, args)
+
+
+class SettingsCommand(TyperCommand):
+    """A command that takes settings by ``--set``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the options; a key of the configuration among them is told how it is set."""
+        options = {"--help", *(option for parameter in self.params for option in parameter.opts)}
+        for word, following in zip(args, [*args[1:], ""], strict=False):
+            option, equals, value = word.partition("=")
+            if option.startswith("--") and option not in options and not ctx.resilient_parsing:
+                value = value if equals or following.startswith("-") else following
+                self._suggest(option.removeprefix("--"), value, options)
+        return super().parse_args(ctx, args)
+
+    def _suggest(self, name: str, value: str, options: set[str]) -> None:
+        from fedpm.config import describe
+
+        keys = [key for key, _, _ in describe()]
+        names = {*keys, *(key.rpartition(".")[2] for key in keys), *(option.removeprefix("--") for option in options)}
+        near = get_close_matches(name.replace("-", "_"), sorted(names), 1, 0.75)
+        if found := [key for key in keys if near and f".{key}".endswith(f".{near[0]}")]:
+            ways = " or ".join(f"--set {known}={value or 'VALUE'}" for known in found)
+            raise ConfigError(f"--{name}: settings are given with --set: {ways}")

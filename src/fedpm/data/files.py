@@ -1,0 +1,95 @@
+"""Files of examples: a .csv table, a .npz file, a folder of images with a folder for each class."""
+
+import csv
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedpm.data.folder import load_arrays
+from fedpm.data.lazy import Lazy, lazy
+from fedpm.data.tables import Table
+from fedpm.errors import DataError, require
+
+Array = npt.NDArray[Any]
+IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm")
+
+
+def read_table(where: str, path: Path) -> Table:
+    """Return the columns of a .csv file whose first line names them: numbers as such, else words."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            names, *rows = [row for row in csv.reader(file) if row] or [[]]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{where}: {path} cannot be read as a table ({error}); write it as UTF-8 .csv") from None
+    if not rows:
+        raise DataError(f"{where}: {path} has no rows; there should be a line of names and a line an example")
+    for number, row in enumerate(rows, 2):
+        if len(row) != len(names):
+            raise DataError(f"{where}: {path} has {len(row)} values in row {number}, and {len(names)} names; mend it")
+    return {name: _typed([row[place] for row in rows]) for place, name in enumerate(names)}
+
+
+def _typed(values: list[str]) -> Array:
+    for kind in (int, float):
+        with suppress(ValueError):
+            return np.array([kind(value) for value in values])
+    return np.array(values)
+
+
+def read_npz(where: str, path: Path) -> tuple[Array, Array]:
+    """Return the members x and y of a .npz file."""
+    if not path.exists():
+        raise DataError(f"{where}: {path}: there is no such file")
+    arrays = load_arrays(path, ("x", "y"))
+    if missing := [name for name in ("x", "y") if name not in arrays]:
+        raise DataError(f"{where}: {path} lacks {' and '.join(missing)}; write it with numpy.savez(…, x=…, y=…)")
+    return arrays["x"], arrays["y"]
+
+
+@dataclass(frozen=True)
+class _Images:
+    """Reads image files as uint8 (channels, height, width)."""
+
+    files: Sequence[Path]
+    where: str
+
+    def name(self, number: int) -> str:
+        """Return the file of an image."""
+        return str(self.files[number])
+
+    def __call__(self, number: int) -> Array:
+        from PIL import Image, UnidentifiedImageError
+
+        file = self.files[number]
+        try:
+            with Image.open(file) as image:
+                grey = image.mode in ("1", "L")
+                pixels = np.asarray(image.convert("L" if grey else "RGB"))
+        except (OSError, UnidentifiedImageError, SyntaxError) as error:
+            raise DataError(f"{self.where}: {file} cannot be read as an image ({error}); remove or mend it") from None
+        return pixels[None] if grey else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+
+def read_images(where: str, folder: Path) -> tuple[Lazy, Array]:
+    """Return the images of a folder ``class/*.png``, read when asked for, and the names of their folders."""
+    require("images", "a folder of images", "PIL")
+    files = [file for group in folders(folder) for file in images(group)]
+    if not files:
+        raise DataError(f"{where}: {folder} has no images; it should hold a folder for each class, with images in it")
+    reader = _Images(files, where)
+    return lazy(reader, len(files), where, reader.name), np.array([file.parent.name for file in files])
+
+
+def folders(path: Path) -> list[Path]:
+    """Return the folders in a folder, sorted by name; hidden ones do not count."""
+    return sorted(child for child in path.iterdir() if child.is_dir() and not child.name.startswith("."))
+
+
+def images(path: Path) -> list[Path]:
+    """Return the images in a folder, sorted by name."""
+    return sorted(file for file in path.iterdir() if file.suffix.lower() in IMAGES)

@@ -1,0 +1,131 @@
+"""Data as people have them: arrays, tensors, a torch ``Dataset``, a table, a .npz file, a folder of images."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from torch.utils.data import Dataset as TorchDataset
+from torch.utils.data import IterableDataset, TensorDataset
+
+from fedpm.data.files import read_images, read_npz, read_table
+from fedpm.data.lazy import Lazy, lazy
+from fedpm.data.tables import columns_of, is_frame, parted
+from fedpm.errors import DataError
+
+Array = npt.NDArray[Any]
+Pair = tuple[Array | Lazy, Array]
+
+
+def examples(where: str, source: Any, label: str = "label") -> Pair:
+    """Return inputs and labels of whatever holds them, checked; labels are not numbered yet.
+
+    Args:
+        where: whose they are; it begins the sentence of an error.
+        source: ``(inputs, labels)`` as arrays, tensors or lists; a map-style torch ``Dataset``, read lazily; a pandas
+            table, or its columns by name; or the path of a .csv, a .npz (members x and y), or a folder
+            ``class/*.png``, read lazily.
+        label: the column of a table that is the label.
+    """
+    x, y = _read(where, source, label)
+    if not isinstance(x, Lazy):
+        x = _inputs(where, x)
+    labels = _array(f"{where}: labels", y)
+    if labels.ndim and (len(x) != len(labels) or len(labels) == 0):
+        raise DataError(
+            f"{where}: {len(x)} inputs and {len(labels)} labels; there should be one label an input, at least one"
+        )
+    return x, labels
+
+
+def _read(where: str, source: Any, label: str) -> tuple[Any, Any]:
+    if isinstance(source, str | Path):
+        return _of_path(where, Path(source), label)
+    if is_frame(source) or isinstance(source, Mapping):
+        return parted(where, source if isinstance(source, Mapping) else columns_of(source), label)
+    if isinstance(source, TensorDataset):
+        source = source.tensors
+    if isinstance(source, TorchDataset):
+        return _of_torch(where, source)
+    if isinstance(source, tuple | list) and len(source) == 2:
+        return source[0], source[1]
+    raise DataError(
+        f"{where}: {_described(source)} holds no examples; give (inputs, labels), a torch Dataset with a length, a "
+        "table, or the path of a .csv, a .npz or a folder of images"
+    )
+
+
+def _described(source: Any) -> str:
+    kind = type(source).__name__
+    return f"a {kind} of {len(source)}" if isinstance(source, tuple | list) else f"a {kind}"
+
+
+def _of_path(where: str, path: Path, label: str) -> tuple[Any, Any]:
+    if path.is_dir():
+        return read_images(where, path)
+    if path.suffix.lower() == ".csv":
+        return parted(where, read_table(where, path), label)
+    if path.suffix.lower() == ".npz":
+        return read_npz(where, path)
+    raise DataError(f"{where}: {path} is neither a folder of images nor a .csv or .npz file; give one of these")
+
+
+@dataclass(frozen=True)
+class _Inputs:
+    """Reads the input of one example of a torch Dataset."""
+
+    dataset: Any
+    where: str
+
+    def __call__(self, number: int) -> Array:
+        x = _array(f"{self.where}: input {number}", self.dataset[number][0])
+        return x.astype(np.float32) if np.issubdtype(x.dtype, np.floating) else x
+
+
+def _of_torch(where: str, source: Any) -> tuple[Lazy, Array]:
+    """Return inputs that are read when asked for; labels are read now, from ``targets`` if it has them."""
+    if isinstance(source, IterableDataset) or not hasattr(source, "__len__"):
+        raise DataError(f"{where}: {type(source).__name__} has no length; give a map-style Dataset, with __len__")
+    if len(source) == 0:
+        raise DataError(f"{where}: 0 examples; each client needs one, so leave it out")
+    first = source[0]
+    if not isinstance(first, tuple | list) or len(first) != 2:
+        raise DataError(f"{where}: example 0 is {_described(first)}; it should be (input, label)")
+    labels = getattr(source, "targets", None)
+    if labels is None or len(labels) != len(source) or getattr(source, "target_transform", None):
+        labels = [_label(source[number][1]) for number in range(len(source))]
+    return lazy(_Inputs(source, where), len(source), where), _array(f"{where}: labels", labels)
+
+
+def _label(label: Any) -> Any:
+    """Return a label of a torch Dataset, out of its tensor if it is in one."""
+    if not hasattr(label, "item"):
+        return label
+    return label.item() if getattr(label, "ndim", 0) == 0 else np.asarray(label)
+
+
+def _inputs(where: str, values: Any) -> Array:
+    x = _array(f"{where}: inputs", values)
+    if x.ndim == 0 or not np.issubdtype(x.dtype, np.number):
+        raise DataError(f"{where}: inputs should be an array of numbers, and are {x.dtype} of shape {x.shape}")
+    if np.issubdtype(x.dtype, np.floating):
+        x = x.astype(np.float32)
+        if not np.isfinite(x).all():
+            first = tuple(np.argwhere(~np.isfinite(x))[0].tolist())
+            raise DataError(
+                f"{where}: inputs hold NaN or infinite values, the first ({x[first]}) in input {first[0]}; "
+                "clean them first"
+            )
+    return x
+
+
+def _array(what: str, values: Any) -> Array:
+    """Return an array of whatever numpy or torch can make one."""
+    detach: Callable[[], Any] | None = getattr(values, "detach", None)
+    try:
+        return np.asarray(detach().cpu() if detach else values)
+    except (ValueError, TypeError, RuntimeError) as error:
+        reason = "differ in length" if "inhomogeneous" in str(error) else f"are no array ({str(error).splitlines()[0]})"
+        raise DataError(f"{what} {reason}; bring all to one shape") from None

@@ -1,0 +1,64 @@
+"""Tables, a row an example: a label column, perhaps a client column, and numbers in all others."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedpm.errors import DataError, choices
+
+Table = Mapping[str, npt.NDArray[Any]]
+
+
+def is_frame(source: Any) -> bool:
+    """Return whether something is a table as pandas has it."""
+    return hasattr(source, "columns") and hasattr(source, "to_numpy")
+
+
+def columns_of(frame: Any) -> Table:
+    """Return the columns of a pandas table."""
+    return {str(name): frame[name].to_numpy() for name in frame.columns}
+
+
+def column(where: str, table: Table, name: str) -> npt.NDArray[Any]:
+    """Return a column."""
+    if name not in table:
+        raise DataError(f"{where}: there is no column {name!r}; {choices(name, tuple(table))}")
+    return table[name]
+
+
+def parted(where: str, table: Table, label: str) -> tuple[npt.NDArray[np.float32], npt.NDArray[Any]]:
+    """Return the inputs of a table, a row each, and its labels."""
+    labels = column(where, table, label)
+    inputs = [_numbers(where, name, values) for name, values in table.items() if name != label]
+    if not inputs:
+        raise DataError(f"{where}: {label!r} is the only column; there should be others, of numbers, to learn from")
+    return np.stack(inputs, axis=1), labels
+
+
+def by_client(where: str, table: Table, client: str) -> dict[str, Table]:
+    """Return the rows of each client, in the order in which the clients first appear."""
+    owners = column(where, table, client).astype(str)
+    rest = {name: values for name, values in table.items() if name != client}
+    return {
+        name: {key: values[owners == name] for key, values in rest.items()} for name in dict.fromkeys(owners.tolist())
+    }
+
+
+def _numbers(where: str, name: str, values: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+    try:
+        return values.astype(np.float32)
+    except (ValueError, TypeError):
+        wrong = next(value for value in values.tolist() if not _is_number(value))
+        raise DataError(
+            f"{where}: column {name!r} holds {wrong!r}; inputs should be numbers, so encode or leave out this column"
+        ) from None
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (ValueError, TypeError):
+        return False
+    return True

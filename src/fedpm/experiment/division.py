@@ -1,0 +1,99 @@
+"""Data as an experiment uses them: loaded, and divided into what clients train with and what the server chooses on."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fedpm.config import Config
+from fedpm.config.sections import DataConfig
+from fedpm.data.datasets import Dataset, Shard, folder, load_dataset
+from fedpm.data.federation import Federation
+from fedpm.data.partition import Indices, split
+from fedpm.errors import DataError
+
+
+def load(data: DataConfig) -> Dataset:
+    """Return the data that the settings name."""
+    return load_dataset(data.name, data.dir) if data.path is None else folder(data.path)
+
+
+@dataclass(frozen=True)
+class Division:
+    """Whose each example is.
+
+    Args:
+        train: what clients train with, of which ``parts`` are the examples of each.
+        parts: by number.
+        validation: what the server chooses on.
+        held: what clients score networks on, ``"validation"`` and perhaps ``"test"``; each with the examples of each.
+    """
+
+    train: Shard
+    parts: list[Indices]
+    validation: Shard
+    held: dict[str, tuple[Shard, list[Indices]]] = field(default_factory=dict)
+
+
+def divided(config: Config, dataset: Dataset, remote: bool) -> Division:
+    """Divide a data set as the settings say."""
+    everybody, share = config.clients.total, config.data.validation
+    if remote:
+        train, held = dataset.train, dict[str, tuple[Shard, list[Indices]]]()
+        if config.evaluation.held:
+            train, validation = dataset.holding_out(share, config.seed)
+            held = {"validation": (validation, [np.arange(len(validation))] * everybody)}
+        return Division(train, [np.arange(len(train))] * everybody, dataset.train, held)
+    given = isinstance(dataset, Federation) and config.data.split == "given"
+    if config.evaluation.held or given:
+        federation = dataset if given and isinstance(dataset, Federation) else _federated(config, dataset)
+        return _of_federation(config, federation.with_validation(share, config.seed))
+    train, validation = dataset.holding_out(share, config.seed)
+    return Division(train, _split(config, dataset, train), validation)
+
+
+def _of_federation(config: Config, federation: Federation) -> Division:
+    if federation.validation is None:
+        raise TypeError("a federation without examples to choose on")
+    division = Division(federation.train, federation.parts(), federation.validation)
+    if not config.evaluation.held:
+        return division
+    if federation.validation_owner is None:
+        raise DataError(
+            "evaluation: validation examples are the server's, and clients hold out none; give the federation a share "
+            "of each client's (validation=0.1), or use evaluation.at = 'server' and evaluation.local = false"
+        )
+    owners = {"validation": federation.validation_owner, "test": federation.test_owner}
+    shards = {"validation": federation.validation, "test": federation.test}
+    clients = range(len(federation.clients))
+    held = {
+        what: (shards[what], [np.flatnonzero(owner == client) for client in clients])
+        for what, owner in owners.items()
+        if owner is not None
+    }
+    return Division(division.train, division.parts, division.validation, held)
+
+
+def _federated(config: Config, dataset: Dataset) -> Federation:
+    """Return a data set with its examples dealt to clients, who can then hold out some of their own."""
+    parts = _split(config, dataset, dataset.train)
+    owner = np.zeros(len(dataset.train), np.intp)
+    for client, part in enumerate(parts):
+        owner[part] = client
+    about = (dataset.name, dataset.train, dataset.test, dataset.classes, dataset.preprocessing)
+    return Federation(*about, tuple(map(str, range(len(parts)))), owner)
+
+
+def _split(config: Config, dataset: Dataset, train: Shard) -> list[Indices]:
+    if config.data.split != "iid" and not dataset.labelled:
+        raise DataError(
+            f"data.split = {config.data.split!r}: {dataset.name} has no class an example to divide by; use 'iid', or "
+            "give each client its own (fedpm.federation)"
+        )
+    return split(
+        train.y,
+        config.clients.total,
+        config.seed,
+        config.data.split,
+        classes_per_client=config.data.classes_per_client,
+        alpha=config.data.alpha,
+    )

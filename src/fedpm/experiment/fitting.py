@@ -1,0 +1,106 @@
+"""Whether network, task and data fit each other: asked before any work is done, and answered in one sentence."""
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedpm.data.datasets import Dataset, to_input, to_target
+from fedpm.errors import ConfigError
+from fedpm.model.masking import MaskedNetwork
+from fedpm.model.outputs import logits_of
+from fedpm.training.evaluation import evaluate
+from fedpm.training.losses import LOSSES, binary, cross_entropy
+from fedpm.training.metrics import METRICS
+from fedpm.training.private import check_alone
+from fedpm.training.task import Task
+
+CPU = torch.device("cpu")
+_TRIED = 2000  # examples on which a metric of the caller's own is tried, at most
+
+
+def check_fit(network: MaskedNetwork, task: Task, called: str, dataset: Dataset) -> None:
+    """Refuse a network that cannot take the inputs, or outputs and targets that the loss cannot compare."""
+    module = network.module(network.weights(0), network.initial_stats())
+    try:
+        with torch.inference_mode():
+            output = logits_of(module(to_input(dataset.test.x[:1], CPU)))
+    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"the network cannot take inputs of shape {dataset.input_shape}: {reason}") from None
+    shape = tuple(output.shape)
+    if wanted := _wanted(task, called, dataset, shape):
+        raise ConfigError(f"the network gives an output of shape {shape} for one input; it should be {wanted}")
+    target = to_target(dataset.test.y[:1], CPU)
+    about = f"an output of shape {shape} and a target ({target.dtype}) of shape {tuple(target.shape)}"
+    value = _tried(f"task.loss = {called!r}", about, lambda: task.loss(output, target))
+    if not isinstance(value, torch.Tensor) or value.ndim:
+        kind = f"a tensor of shape {tuple(value.shape)}" if hasattr(value, "shape") else f"a {type(value).__name__}"
+        raise ConfigError(f"task.loss = {called!r} gave {kind}; it should give one number, the mean over the batch")
+    _check_metrics(module, task, dataset)
+
+
+def _wanted(task: Task, called: str, dataset: Dataset, shape: tuple[int, ...]) -> str | None:
+    """Return what shape an output should have for a loss that has a name, None if it has it."""
+    y = dataset.test.y
+    if task.loss is cross_entropy:
+        if y.dtype.kind == "f":
+            raise ConfigError(
+                f"task.loss = {called!r}: labels of {dataset.name} are {y.dtype} of shape {y.shape[1:]}; they should "
+                "be whole numbers, the classes: use 'mse' or 'binary' for others"
+            )
+        classes = len(dataset.classes) if y.dtype.kind == "i" else 2
+        fits = len(shape) == y.ndim + 1 and shape[1] >= classes and shape[2:] == y.shape[1:]
+        return None if fits else f"{(1, classes, *y.shape[1:])}: a score for each class of {dataset.name}"
+    if not any(task.loss is loss for loss in LOSSES.values()):
+        return None
+    if task.loss is binary and (y.min() < 0 or y.max() > 1):
+        worst = y.max() if y.max() > 1 else y.min()
+        raise ConfigError(
+            f"task.loss = 'binary': a label of {dataset.name} is {worst}; it compares truth values, or numbers from 0 "
+            "to 1: use 'cross-entropy' for classes, 'mse' for numbers"
+        )
+    if math.prod(shape) == y[:1].size:
+        return None
+    remedy = "; for a score of each class use task.loss = 'cross-entropy'" if dataset.labelled else ""
+    return f"{(1, *(y.shape[1:] or (1,)))}: one number for each that {called!r} compares it with{remedy}"
+
+
+def _check_metrics(module: nn.Module, task: Task, dataset: Dataset) -> None:
+    """Try metrics of the caller's own, so that a misfit is told before the first round."""
+    few = dataset.test.take(np.arange(min(_TRIED, len(dataset.test))))
+    for metric in task.metrics:
+        if metric is not METRICS.get(metric.name):
+            about, alone = f"outputs and targets of {len(few)} examples", Task(task.loss, (metric,))
+            _tried(f"metric {metric.name!r}", about, partial(evaluate, module, few, CPU, alone))
+
+
+def _tried(what: str, about: str, compute: Callable[[], Any]) -> Any:
+    try:
+        with torch.inference_mode():
+            return compute()
+    except ConfigError:
+        raise
+    except Exception as error:  # of a function of the caller's own
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise ConfigError(f"{what} cannot be computed from {about}: {reason}; use one that fits the labels") from None
+
+
+def check_suits(task: Task, called: str, dataset: Dataset, *, logit_adjustment: float) -> None:
+    """Refuse an adjustment of logits where there are no classes to adjust."""
+    softmax = task.loss is cross_entropy or not any(task.loss is loss for loss in LOSSES.values())
+    if logit_adjustment and not (dataset.labelled and softmax):
+        raise ConfigError(
+            f"local.logit_adjustment = {logit_adjustment}: weighs the classes of cross-entropy, and with task.loss = "
+            f"{called!r} on {dataset.name} there are none; use 0"
+        )
+
+
+def check_private_loss(network: MaskedNetwork, task: Task, called: str, dataset: Dataset) -> None:
+    """Refuse a loss of the caller's own whose gradient cannot be had for each example."""
+    if not any(task.loss is loss for loss in LOSSES.values()):
+        check_alone(network, dataset.train, task.loss, called)

@@ -1,0 +1,76 @@
+"""Progress of a run: a live bar on a terminal and in a notebook, plain lines elsewhere."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Column
+from rich.text import Text
+
+from fedpm.experiment.observers import Observer
+from fedpm.experiment.record import RoundRecord, complaints, figures, log_line
+
+
+class Figures(ProgressColumn):
+    """The figures of the latest round; where the terminal is narrow they are cut, and round and time stay."""
+
+    def __init__(self) -> None:
+        super().__init__(Column(no_wrap=False))
+
+    def render(self, task: Task) -> Text:
+        """Return the figures on one line."""
+        return Text(task.fields["figures"], no_wrap=True, overflow="ellipsis")
+
+
+def columns(unit: str, console: Console) -> tuple[ProgressColumn, ...]:
+    """Return what a bar shows: rounds, the bar itself where there is room, figures, and the time left."""
+    fixed = Column(no_wrap=True)
+    rounds, left = MofNCompleteColumn(table_column=fixed), TimeRemainingColumn(table_column=fixed)
+    bar = [BarColumn(min(40, console.width - 72), table_column=fixed)] if console.width >= 80 else []
+    return TextColumn(unit, table_column=fixed), rounds, *bar, Figures(), left
+
+
+@contextmanager
+def round_progress(
+    rounds: int, *, done: int = 0, wanted: bool | None = None, console: Console | None = None, about: str = ""
+) -> Iterator[Observer]:
+    """Show round, test accuracy, bits per parameter both ways, and the time left; gives what takes each record.
+
+    Unless it is said whether that is ``wanted``, it is shown where somebody is likely to look. ``about`` is said first.
+    """
+    console = console or Console(highlight=False, markup=False)
+    if not (_watched(console) if wanted is None else wanted):
+        yield lambda record: None
+        return
+    if about:
+        console.print(about, markup=False, highlight=False, soft_wrap=True)
+    live = console.is_terminal or (console.is_jupyter and find_spec("ipywidgets") is not None)
+    with Progress(*columns("round", console), console=console, disable=not live) as bar:
+        task = bar.add_task("", total=rounds, completed=done, figures="starting")
+
+        def show(record: RoundRecord) -> None:
+            # at once: in a notebook nothing would show what changed between the last refresh and the end
+            bar.update(task, completed=record["round"], figures=figures(record), refresh=True)
+            if not live:
+                print(log_line(record, rounds), flush=True)
+            for sentence in complaints(record):
+                console.print(sentence, markup=False)
+
+        yield show
+
+
+def _watched(console: Console) -> bool:
+    """Return whether output goes to a terminal or a notebook; a pipe is none, though colours be forced on it."""
+    isatty = getattr(sys.stdout, "isatty", None)
+    return console.is_jupyter or bool(isatty and isatty())

@@ -1,0 +1,131 @@
+"""How much a FedPM client changes in a round: what a round teaches, against the bits that it costs."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from fedpm.aggregation.flip_filter import FEWEST
+from fedpm.registry import CODERS, Settings, setting
+
+if TYPE_CHECKING:
+    from fedpm.methods.base import Ingredients
+    from fedpm.training.private import PrivateScoreTrainer
+    from fedpm.training.scores import ScoreTrainer
+
+TRAVEL = {"rounds": 6.0, "balanced": 6.0, "bits": 2.0}
+"""How far a score can go in a round. Adam moves one by about its rate a step, so the rate is this over the steps."""
+GIVEN = 3.0
+"""What that is divided by over given weights: they are good already, and more costs bytes and teaches no more."""
+MOST = {"rounds": 0.7, "balanced": 0.5, "bits": 0.5}
+"""The highest rate: with fewer than ten steps a round, each would jump too far to be corrected by the next."""
+FADE = {"rounds": 5.0, "balanced": 12.0}
+"""The rate falls as 1/√(1 + (t − 1)/T): it halves the bits, and the expected network learns no less."""
+FIRST = 1.6
+"""The factor of the first round, if θ starts at 0 or 1: a score has to cross the whole way from its clamp then."""
+MEMORY = {"balanced": 0.75, "paper": 0.0}
+"""What is kept of earlier masks when a round ends, whoever takes part."""
+PAPER = 0.1
+"""The paper's rate, whatever the number of steps; it takes 105 to 140 of them in a round."""
+
+PEERS = 128
+"""The most clients of a round that are compared pair by pair: of more, all masks in memory and all pairs are dear."""
+
+
+class FedPMSettings(Settings):
+    """The client of FedPM."""
+
+    effort: Literal["rounds", "balanced", "bits", "paper"] = setting(
+        "rounds",
+        "what local.lr = 'auto' spares: rounds (6/steps, at most 0.7), bits (2/steps), or, where clients lack classes, "
+        "what they forget (balanced: as rounds, with a long memory); steps are a client's in a round. paper: 0.1",
+    )
+    forward: Literal["auto", "expected", "sampled"] = setting(
+        "auto",
+        "the network that a step of a client sees: expected: weights times θ; sampled: weights of a sampled mask, as "
+        "in the paper; auto: expected, but sampled with effort = 'paper' and under privacy",
+    )
+
+
+def coder(settings: Mapping[str, Any]) -> str:
+    """Return the coder that suits an effort: the less is learned in a round, the more relative entropy spares."""
+    return "relative-entropy" if settings["fedpm.effort"] == "bits" else "shared-randomness"
+
+
+def rule(settings: Mapping[str, Any]) -> str:
+    """Return the rule that folds masks: one that leaves lies out, where there are clients enough to compare."""
+    per_round = _per_round(settings)
+    hides = settings["codec"] != "auto" and getattr(CODERS[settings["codec"]], "secure", False)  # single uploads
+    if per_round < FEWEST or hides:
+        return "mean"
+    return "peer-filter" if per_round <= PEERS else "flip-filter"
+
+
+def rate(settings: Mapping[str, Any]) -> float | str:
+    """Return the rate of an effort that does not depend on a client's steps, or that it does."""
+    return PAPER if settings["fedpm.effort"] == "paper" else "auto"
+
+
+def forward(settings: Mapping[str, Any]) -> str:
+    """Return the network that a step sees: samples are the paper's, and noise that a few steps cannot average."""
+    return "sampled" if settings["fedpm.effort"] == "paper" else "expected"
+
+
+def discount(settings: Mapping[str, Any]) -> float:
+    """Return what is kept of earlier masks: where few clients take part, or each has few classes, a round forgets."""
+    if settings["aggregation.reset_every"] != "auto":
+        return 0.0  # γ was chosen
+    if settings["fedpm.effort"] in MEMORY:
+        return MEMORY[settings["fedpm.effort"]]
+    return 0.5 if _per_round(settings) < settings["clients.total"] else 0.0
+
+
+def _per_round(settings: Mapping[str, Any]) -> int:
+    return int(settings["clients.sampled"] or round((settings["clients.rho"] or 1.0) * settings["clients.total"]))
+
+
+def fade(settings: Mapping[str, Any]) -> float:
+    """Return the rounds after which the rate falls, 0 for never."""
+    return FADE.get(settings["fedpm.effort"], 0.0)
+
+
+def trainer(given: "Ingredients") -> "ScoreTrainer | PrivateScoreTrainer":
+    """Return what trains a client's probability mask: at the rate that is given, or by effort and steps."""
+    from fedpm.training.private import PrivateScoreTrainer
+    from fedpm.training.scores import ScoreTrainer
+
+    settings = cast(FedPMSettings, given.tables["fedpm"])
+    local = replace(given.local, forward=settings.forward)
+    if local.lr is None:
+        random = given.network.keep is None
+        first = FIRST if random and given.network.init == "half" else 1.0
+        travel = TRAVEL[settings.effort] / (1 if random else GIVEN)
+        local = replace(local, travel=travel, most=MOST[settings.effort], first=first)
+    if given.private is None:
+        return ScoreTrainer(given.network, local)
+    return PrivateScoreTrainer(given.network, local, given.private)
+
+
+TUNED: Mapping[str, Any] = {
+    "model.init": "half",
+    "local.lr": rate,
+    "local.lr_decay": 1.0,
+    "local.lr_fade": fade,
+    "fedpm.forward": forward,
+    "aggregation.discount": discount,
+    "codec": coder,
+    "aggregator": rule,
+}
+"""What ``auto`` means for FedPM."""
+_PRIVATE = {
+    "model.init": "kaiming",
+    "local.lr_decay": 1.0,
+    "fedpm.forward": "sampled",
+    "aggregation.discount": 0.0,
+    "aggregator": rule,
+}
+PRIVATE: Mapping[str, Mapping[str, Any]] = {
+    # lr is the root mean square of a step (benchmarks/private_digits.py); the coder keeps samples random
+    "example": {**_PRIVATE, "local.lr": 0.4, "codec": "shared-randomness"},
+    "client": {**_PRIVATE, "local.lr": 0.1, "codec": "side-information"},
+}
+"""The same with privacy, by its unit."""

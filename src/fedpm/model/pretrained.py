@@ -1,0 +1,28 @@
+"""The networks that have a name, with the values of those that are pretrained, from the data folder."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from safetensors.torch import load
+from torch import nn
+
+from fedpm.data import local
+from fedpm.model import nets
+from fedpm.model.minilm import VARIANTS, variant
+
+
+@dataclass(frozen=True)
+class Named:
+    """A network, and what of it is frozen or trained as floats unless somebody says otherwise."""
+
+    net: nn.Module
+    frozen: tuple[str, ...] = ()
+    trained: tuple[str, ...] = ()
+
+
+def named(name: str, input_shape: tuple[int, ...], classes: int, data_dir: Path | str | None = None) -> Named:
+    """Return a network by its name; a pretrained one is got with ``fedpm data get``, and checked."""
+    if name not in VARIANTS:
+        return Named(nets.build(name, input_shape, classes))
+    published = load(local.read("minilm", data_dir).files["model.safetensors"])
+    return Named(variant(name, classes, published), VARIANTS[name].frozen, VARIANTS[name].trained)

@@ -1,0 +1,81 @@
+"""A task: what training lowers, and by which figures a network is judged."""
+
+import importlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fedpm.errors import ConfigError, choices
+from fedpm.training.losses import LOSSES, Loss, binary, cross_entropy
+from fedpm.training.metrics import METRICS, Metric, metric
+
+OWN = "own:"
+"""Begins the name of a loss or a metric that came as a function, by which the settings know it."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is learned; the first metric decides which network is best."""
+
+    loss: Loss = cross_entropy
+    metrics: tuple[Metric, ...] = (METRICS["accuracy"],)
+
+    @property
+    def first(self) -> Metric:
+        """The metric that decides."""
+        return self.metrics[0]
+
+
+def task_of(loss: str | Loss, metrics: Sequence[Any], *, labelled: bool) -> tuple[Task, str, list[str]]:
+    """Return a task, and the names of its loss and metrics for the settings.
+
+    Args:
+        loss: a function, or a name: of one that is built in, or ``module:function``; ``auto`` is cross-entropy.
+        metrics: functions, torchmetrics objects and names likewise; none for accuracy, or where that says nothing, the
+            loss.
+        labelled: whether each example is of one class.
+    """
+    if loss == "auto":
+        if not labelled:
+            raise ConfigError(
+                "task.loss = 'auto': labels are not one class an example, so say what to lower: task.loss = 'binary' "
+                "(truth values), 'mse' (numbers), 'cross-entropy' (a class a pixel), or loss=… in Python"
+            )
+        loss = "cross-entropy"
+    function = named_loss(loss) if isinstance(loss, str) else loss
+    if not callable(function):
+        raise ConfigError(f"loss = {loss!r}: should be a function of output and target, or a name: {', '.join(LOSSES)}")
+    own = not any(function is known for known in LOSSES.values())
+    judged = "accuracy" if function is cross_entropy or function is binary or (own and labelled) else "loss"
+    made = [named_metric(one) if isinstance(one, str) else metric(one) for one in metrics or [judged]]
+    if len({one.name for one in made}) < len(made):
+        raise ConfigError(
+            f"metrics {', '.join(one.name for one in made)}: two have one name; give fedpm.metric(…, name=…)"
+        )
+    said = [one if isinstance(one, str) else OWN + metric(one).name for one in metrics or [judged]]
+    called = loss if isinstance(loss, str) else OWN + getattr(loss, "__name__", type(loss).__name__)
+    return Task(function, tuple(made)), called, said
+
+
+def named_loss(name: str) -> Loss:
+    """Return a loss by its name, ``module:function`` for one of your own."""
+    loss: Loss = LOSSES[name] if name in LOSSES else imported("task.loss", name, tuple(LOSSES))
+    return loss
+
+
+def named_metric(name: str) -> Metric:
+    """Return a metric by its name, ``module:function`` for one of your own."""
+    return METRICS[name] if name in METRICS else metric(imported("task.metrics", name, tuple(METRICS)))
+
+
+def imported(key: str, name: str, known: tuple[str, ...] = ()) -> Any:
+    """Return what a name ``module:function`` stands for."""
+    if name.startswith(OWN):
+        raise ConfigError(f"{key} = {name!r}: came through the Python API, and must be given again there")
+    module, colon, attribute = name.partition(":")
+    if not colon:
+        raise ConfigError(f"{key} = {name!r}: {choices(name, known)}, or MODULE:FUNCTION")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"{key} = {name!r}: should be MODULE:FUNCTION that can be imported ({error})") from None

@@ -1,0 +1,70 @@
+"""Runs that belong to no study: which of them are pooled as seeds, and the shortest of all."""
+
+import csv
+import shutil
+from pathlib import Path
+
+import pytest
+
+import fedpm
+from fedpm.data.datasets import Dataset
+from fedpm.report.page import write
+from fedpm.study.results import collect
+from tests.conftest import small_config, small_net
+
+
+@pytest.fixture(scope="module")
+def short(data: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("loose") / "short"
+    fedpm.run(small_config(rounds=1), net=small_net(), data=data, out=out)
+    return out
+
+
+def changed(run: Path, out: Path, *changes: tuple[str, str]) -> Path:
+    """Copy a run folder, with other settings written down."""
+    shutil.copytree(run, out)
+    text = (out / "config.toml").read_text()
+    for before, after in changes:
+        assert text.count(f"{before}\n") == 1, before
+        text = text.replace(f"{before}\n", f"{after}\n")
+    (out / "config.toml").write_text(text)
+    return out
+
+
+def pooled(folders: list[Path]) -> list[list[str]]:
+    """Return the names of the runs of each group."""
+    (found,) = collect(folders)
+    return [[run.folder.name for run in group.runs] for group in found.groups]
+
+
+@pytest.mark.slow
+def test_copies_of_a_run_are_no_seeds_and_one_round_is_enough(short: Path, tmp_path: Path) -> None:
+    copies = [changed(short, tmp_path / name) for name in ("copy", "again")]
+    assert pooled([short, *copies, short]) == [["short"]]
+    page = write([short, *copies], tmp_path / "report")
+    assert "Accuracy over rounds" in page.read_text()
+    assert "Bits per parameter sent down" not in page.read_text(), "from round 2 on, of which there is none"
+    tables = page.parent / "tables"
+    head, row = csv.reader((tables / "overview.csv").read_text().splitlines())
+    assert dict(zip(head, row, strict=True))["seeds"] == "1"
+    assert "±" not in "".join(row)
+    [line] = [line for line in (tables / "overview.tex").read_text().splitlines() if line.startswith("short & FedPM")]
+    assert line.endswith(r"& 1 \\")
+    assert r"\pm" not in line
+
+
+def test_of_copies_the_one_that_is_finished_counts(short: Path, tmp_path: Path) -> None:
+    begun = changed(short, tmp_path / "begun")
+    (begun / "summary.json").unlink()
+    assert pooled([begun, short]) == [["short"]]
+    assert pooled([begun]) == [["begun"]]
+
+
+def test_only_runs_that_differ_in_nothing_but_their_seed_are_pooled(short: Path, tmp_path: Path) -> None:
+    other = changed(short, tmp_path / "other", ("seed = 0", "seed = 1"))
+    assert pooled([short, other]) == [["short", "other"]]
+    longer = changed(short, tmp_path / "longer", ("seed = 0", "seed = 1"), ("rounds = 1", "rounds = 6"))
+    assert pooled([short, longer]) == [["short"], ["longer"]]
+    faster = changed(short, tmp_path / "faster", ("seed = 0", "seed = 1"), ('lr = "auto"', "lr = 0.2"))
+    eden = changed(short, tmp_path / "eden", ('algorithm = "fedpm"', 'algorithm = "eden"'))
+    assert pooled([short, other, faster, eden]) == [["short", "other"], ["faster"], ["eden"]]
