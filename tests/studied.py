@@ -1,8 +1,10 @@
 """A study small enough for a test: two runs of two rounds on 120 digits."""
 
+import os
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from fedpm.study.definition import load
 from fedpm.study.runner import prepare, run_all
@@ -35,10 +37,15 @@ rows = [["2", "fedpm", 0.75, 0.01], ["2", "eden", 0.5]]
 
 @pytest.fixture(scope="session")
 def studied(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of the finished study, with one seed."""
-    folder = tmp_path_factory.mktemp("study")
-    (folder / "small.toml").write_text(STUDY)
-    study = load(str(folder / "small.toml"))
-    prepare(folder / "out", study)
-    assert run_all(study.runs(1, ["workers=1"]), folder / "out", processes=2) == {}
+    """Return the folder of the finished study, with one seed: the same for all processes of the suite."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "study"
+    with FileLock(f"{folder}.lock"):
+        if not (folder / "done").exists():
+            folder.mkdir(exist_ok=True)
+            (folder / "small.toml").write_text(STUDY)
+            study = load(str(folder / "small.toml"))
+            prepare(folder / "out", study)
+            assert run_all(study.runs(1, ["workers=1"]), folder / "out", processes=2) == {}
+            (folder / "done").touch()
     return folder / "out"

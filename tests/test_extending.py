@@ -141,16 +141,18 @@ def test_the_bytes_are_those_of_the_part(data: Dataset) -> None:
 
 
 @pytest.mark.flower
-def test_both_engines_give_the_same_model(data: Dataset) -> None:
-    for settings in (  # all four in two runs: Flower takes seconds to start
-        {**OWN["quantiser"], **OWN["aggregator"]},
-        {**OWN["coder"], **OWN["aggregator"]},
-    ):
-        config = small_config(rounds=1, local={"epochs": 1}, **settings)
-        here = fedpm.run(config, net=small_net(), data=data)
-        there = fedpm.run(config.model_copy(update={"engine": "flower"}), net=small_net(), data=data)
-        assert there.file.to_bytes() == here.file.to_bytes()
-        assert there.rounds[0]["uplink_bytes"] == here.rounds[0]["uplink_bytes"]
+def test_both_engines_give_the_same_model() -> None:
+    from tests.engines.flower.test_grid import nodes, train
+
+    quick: dict[str, Any] = {"rounds": 1, "local": {"epochs": 1}, **OWN["aggregator"]}  # all four parts in two runs
+    config = small_config(**quick, **OWN["coder"])
+    simulated = fedpm.run(config.model_copy(update={"engine": "flower"}), net=small_net())
+    with nodes(range(4), 4, **quick, **OWN["quantiser"]) as cluster:  # without Ray, which takes seconds to start
+        served = train(cluster, cluster.fleet(quorum=4, deadline=60))
+    for there, here in ((simulated, config), (served, small_config(**quick, **OWN["quantiser"]))):
+        alone = fedpm.run(here, net=small_net())
+        assert there.file.to_bytes() == alone.file.to_bytes()
+        assert there.rounds[0]["uplink_bytes"] == alone.rounds[0]["uplink_bytes"]
 
 
 def test_settings_and_errors_know_the_part() -> None:
@@ -167,15 +169,26 @@ def test_settings_and_errors_know_the_part() -> None:
         assert words in str(error.value)
 
 
+BOTH = """
+import sys
+from contextlib import suppress
+from fedpm.cli import main
+
+for words in (["run", "--help"], ["keys"]):
+    sys.argv = ["fedpm", *words]
+    with suppress(SystemExit):
+        main()
+    print("-- told --")
+"""
+
+
 @pytest.mark.slow
 def test_help_lists_the_part_of_a_plugin() -> None:
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, registry.PLUGINS: "tests.test_extending", "PYTHONPATH": path, "COLUMNS": "200"}
-    program = [sys.executable, "-m", "fedpm.cli"]
-    shown, keys = (
-        subprocess.run([*program, *words], env=environment, capture_output=True, text=True, check=True).stdout
-        for words in (["run", "--help"], ["keys"])
-    )
+    program = [sys.executable, "-c", BOTH]
+    told = subprocess.run(program, env=environment, capture_output=True, text=True, check=True).stdout
+    shown, keys, _ = told.split("-- told --")
     for name, about in (
         ("float16", "changes of weights in 16 bits"),
         ("plain-bits", "a bit a parameter"),
@@ -207,7 +220,7 @@ def test_a_report_calls_the_part_by_its_label(data: Dataset, tmp_path: Path) -> 
 
 @pytest.mark.slow
 def test_a_study_runs_the_part_in_processes_of_its_own(tmp_path: Path) -> None:
-    text = 'title = "Own"\naxes = { algorithm = ["float16", "fedpm"] }\n[settings]\nrounds = 1\n'
+    text = 'title = "Own"\naxes = { algorithm = ["float16"] }\n[settings]\nrounds = 1\n'
     settings = {"local.epochs": 1, "clients.total": 2, "data.train_examples": 60, "model.name": '"conv4-slim"'}
     file = tmp_path / "own.toml"
     file.write_text(text + "".join(f'"{key}" = {value}\n' for key, value in settings.items()))

@@ -93,7 +93,7 @@ def test_kill_nine_and_resume_end_in_the_same_model(undisturbed: Path, tmp_path:
 @pytest.mark.slow
 def test_interrupt_says_how_to_go_on(tmp_path: Path) -> None:
     out = tmp_path / "interrupted"
-    command = [FEDPM, "run", *QUICK, "--set", "rounds=5000", "--workers", "2", "--out", str(out)]
+    command = [FEDPM, "run", *QUICK, "--set", "rounds=5000", "--workers", "1", "--out", str(out)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     wait_until((out / "rounds.jsonl").exists, process)
     time.sleep(0.2)  # amid the work of a later round

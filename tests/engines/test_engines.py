@@ -252,7 +252,7 @@ def test_a_script_needs_no_guard(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_script_that_is_piped_needs_no_guard_but_a_network_that_workers_can_import(tmp_path: Path) -> None:
+def test_a_piped_script_needs_no_guard_but_a_network_that_workers_can_import(tmp_path: Path) -> None:
     done = python(script=SCRIPT + RUNS.format(net="small_net") + RUNS.format(net="make"), folder=tmp_path)
     assert done.returncode == 1
     assert done.stdout == "top level\n" + "done True\n"

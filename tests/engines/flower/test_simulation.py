@@ -3,12 +3,15 @@
 import os
 import signal
 import subprocess
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 
 import pytest
 from examples.fleet import FEDPM
 
 from fedpm import config as configs
+from fedpm.engines.inprocess import Sequential
 from fedpm.experiment import api
 from tests.command import wait_until
 from tests.engines.flower.conftest import records, sets, timeless
@@ -46,30 +49,48 @@ def test_the_simulation_ends_in_the_same_model(settings: list[str], tmp_path: Pa
     assert not (tmp_path / "home").exists(), "nothing is written to the user's home"
 
 
-def test_the_simulation_keeps_to_this_machine_and_ends_cleanly_when_told_to(
-    settings: list[str], tmp_path: Path
-) -> None:
-    with start([*settings, "rounds=1000", SLIM], tmp_path) as process:
-        wait_until((tmp_path / "run/checkpoint/state.safetensors").exists, process)
-        addresses = listening(tmp_path)
-        assert addresses, "Ray's processes talk to each other"
-        assert not [str(address) for address in addresses if not address.is_loopback]
-        assert not [line for line in marked(tmp_path).values() if "dashboard.py" in line or "monitor.py" in line]
+SECURE = ["clients.total=3", "flower.quorum=1.0", "codec=secure-sum", SLIM]
+
+
+@dataclass(frozen=True)
+class Interrupted:
+    """A run of secure sums that was told to end amid its work."""
+
+    folder: Path
+    addresses: set[IPv4Address | IPv6Address]
+    processes: list[str]
+    code: int
+    errors: str
+
+
+@pytest.fixture(scope="module")
+def interrupted(settings: list[str], tmp_path_factory: pytest.TempPathFactory) -> Interrupted:
+    folder = tmp_path_factory.mktemp("interrupted")
+    with start([*settings, *SECURE, "rounds=1000"], folder) as process:
+        wait_until((folder / "run/checkpoint/state.safetensors").exists, process)
+        addresses, processes = listening(folder), list(marked(folder).values())
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=300)
-    assert process.returncode == 1
-    waits = [line for line in errors.splitlines() if line.endswith("clients are connected; waiting for more")]
-    assert [line for line in errors.splitlines() if line not in waits] == [
-        f"fedpm: interrupted; nothing that was saved is lost, continue with: fedpm run --resume {tmp_path / 'run'}"
+    return Interrupted(folder, addresses, processes, process.returncode, errors)
+
+
+def test_the_simulation_keeps_to_this_machine_and_ends_cleanly_when_told_to(interrupted: Interrupted) -> None:
+    assert interrupted.addresses, "Ray's processes talk to each other"
+    assert not [str(address) for address in interrupted.addresses if not address.is_loopback]
+    assert not [line for line in interrupted.processes if "dashboard.py" in line or "monitor.py" in line]
+    assert interrupted.code == 1
+    lines = interrupted.errors.splitlines()
+    assert [line for line in lines if not line.endswith("clients are connected; waiting for more")] == [
+        "fedpm: interrupted; nothing that was saved is lost, continue with: fedpm run --resume "
+        f"{interrupted.folder / 'run'}"
     ], "a slow start of Ray may be told too, and nothing else"
-    assert not marked(tmp_path, patience=30), "no process outlives the run"
+    assert not marked(interrupted.folder, patience=30), "no process outlives the run"
 
 
-def test_secure_sums_give_the_same_model_on_ray(settings: list[str], tmp_path: Path) -> None:
-    chosen = [*settings, "rounds=1", "clients.total=3", "flower.quorum=1.0", SLIM]
-    with start([*chosen, "codec=secure-sum"], tmp_path) as process:
-        _, errors = process.communicate(timeout=300)
-    assert process.returncode == 0, errors
-    alone = api.run(configs.load("quickstart", [*chosen, "workers=1", "codec=secure-sum"]))
-    assert (tmp_path / "run/model.fedpm").read_bytes() == alone.file.to_bytes()
-    assert timeless(records(tmp_path / "run")) == timeless(alone.rounds)
+def test_secure_sums_give_the_same_model_on_ray(settings: list[str], interrupted: Interrupted) -> None:
+    folder = interrupted.folder / "run"
+    rounds = len(records(folder))
+    ended = api.resume(folder, rounds=rounds, start=lambda experiment: Sequential(experiment.clients))
+    alone = api.run(configs.load("quickstart", [*settings, *SECURE, "workers=1", f"rounds={rounds}"]))
+    assert ended.file.to_bytes() == alone.file.to_bytes()
+    assert timeless(records(folder)) == timeless(alone.rounds)
