@@ -60,7 +60,9 @@ def by_client(where: str, table: Table, client: str) -> dict[str, Table]:
 
 def _numbers(where: str, name: str, values: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
     if values.dtype.kind in "cmM":
-        raise DataError(f"{where}: column {name!r} holds {values.dtype}; inputs should be numbers, so encode this column")
+        raise DataError(
+            f"{where}: column {name!r} holds {values.dtype}; inputs should be numbers, so encode this column"
+        )
     try:
         return values.astype(np.float32)
     except (ValueError, TypeError):
