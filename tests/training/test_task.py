@@ -231,7 +231,7 @@ def test_one_example_that_a_norm_layer_cannot_train_on_is_told_with_its_client(d
     held = (data.test.x, data.test.y)
     few = fedpm.federation({"oslo": (x[:9], y[:9]), "bergen": (x[:1], y[:1])}, test=held, validation=held)
     net = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Linear(8, 10))
-    with pytest.raises(fedpm.FedPMError, match="client bergen: trains on a batch of one example .*; give it more"):
+    with pytest.raises(fedpm.FedPMError, match=r"client bergen: trains on a batch of one example .*; give it more"):
         fedpm.run(small_config(data={}), net=net, data=few)
     pictures = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 10))
     assert fedpm.run(small_config(data={}, rounds=1), net=pictures, data=few).rounds
