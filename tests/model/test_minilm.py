@@ -5,8 +5,9 @@ import torch
 from fedpm.errors import DataError
 from fedpm.model import nets
 from fedpm.model.masking import MaskedNetwork
-from fedpm.model.minilm import BLOCKS, RENAMED, VARIANTS, minilm, variant
+from fedpm.model.minilm import BLOCKS, RENAMED, minilm
 from fedpm.model.pretrained import named
+from fedpm.model.variants import VARIANTS, variant
 
 TOKENS = torch.tensor([[101, 7, 8, 102, 0, 0], [101, 7, 8, 9, 10, 102]])
 
