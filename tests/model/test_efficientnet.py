@@ -1,7 +1,9 @@
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
+from torch import nn
 
 from fedpm.errors import DataError
 from fedpm.model.efficientnet import efficientnet
@@ -36,7 +38,7 @@ def test_every_value_of_the_published_file_has_its_place() -> None:
 
 
 def test_a_stride_leaves_out_the_first_pixel_as_where_the_values_were_trained() -> None:
-    stem = efficientnet(10)[0][1:3]
+    stem = cast(nn.Sequential, efficientnet(10)[0])[1:3]
     with torch.no_grad():
         stem[1].weight.fill_(0)
         stem[1].weight[:, :, 0, 0] = 1
@@ -64,7 +66,7 @@ def test_what_is_trained_of_each_variant(name: str, parameters: int) -> None:
 
 def test_lora_beside_1x1_convolutions_starts_at_the_base() -> None:
     net = efficientnet(10)
-    beside = variant("efficientnet-lite0-lora4", 10, published(net)).eval()
+    beside = cast(nn.Sequential, variant("efficientnet-lite0-lora4", 10, published(net)).eval())
     with torch.inference_mode():
         assert torch.equal(beside[:18](IMAGES), net.eval()[:18](IMAGES))
         beside.get_parameter("17.0.up.weight").fill_(0.1)
@@ -92,7 +94,7 @@ def test_the_onnx_export_agrees(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_published_values_give_the_features_of_the_published_network() -> None:
     try:
-        net = named("efficientnet-lite0", (3, 32, 32), 10).net.eval()
+        net = cast(nn.Sequential, named("efficientnet-lite0", (3, 32, 32), 10).net.eval())
     except DataError as error:
         pytest.skip(str(error))
     image = torch.linspace(-9, 9, 3 * 64 * 64).sin().reshape(1, 3, 64, 64)

@@ -41,8 +41,8 @@ class Block(nn.Module):
         if self.expand_conv is not None and self.bn0 is not None:
             x = F.relu6(self.bn0(self.expand_conv(x)))
         x = F.relu6(self.bn1(self.depthwise_conv(self.pad(x))))
-        x = self.bn2(self.project_conv(x))
-        return x + given if self.same else x
+        out: torch.Tensor = self.bn2(self.project_conv(x))
+        return out + given if self.same else out
 
 
 def efficientnet(classes: int, published: dict[str, torch.Tensor] | None = None) -> nn.Sequential:

@@ -30,7 +30,7 @@ class LowRank(nn.Module):
             self.down, self.up = nn.Linear(inputs, rank, bias=False), nn.Linear(rank, outputs, bias=False)
         else:
             inputs, outputs = layer.in_channels, layer.out_channels
-            self.down = nn.Conv2d(inputs, rank, 1, layer.stride, bias=False)
+            self.down = nn.Conv2d(inputs, rank, 1, (layer.stride[0], layer.stride[1]), bias=False)
             self.up = nn.Conv2d(rank, outputs, 1, bias=False)
         values = Streams(0).coarse_normal(f"LoRA of {name}", rank * inputs)  # the same on every machine
         self.down.weight = nn.Parameter(torch.from_numpy(values).view(self.down.weight.shape) / inputs**0.5)
