@@ -1,6 +1,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -81,7 +82,7 @@ def text_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, fedpm.Resu
     local = {"epochs": 1, "batch_size": 8, "cache": True}
     config = small_config(rounds=2, clients={"total": 2}, data={"validation": 0.2}, local=local)
     data = fedpm.dataset((x, y), (more, labels))
-    how = {"weights": "given", "frozen": kinds.frozen, "trained": kinds.trained}
+    how: dict[str, Any] = {"weights": "given", "frozen": kinds.frozen, "trained": kinds.trained}
     return folder, fedpm.run(config, net=net, data=data, out=folder / "run", **how)
 
 

@@ -8,7 +8,6 @@ from typing import Any, cast
 from uuid import uuid4
 
 import pytest
-from torch import nn
 
 import fedpm
 from fedpm.config import Config
@@ -116,7 +115,7 @@ class Nodes:
 
 @contextmanager
 def nodes(
-    partitions: Sequence[int], of: int, given: Any = None, net: nn.Module | None = None, **settings: object
+    partitions: Sequence[int], of: int, given: Any = None, net: Any = None, **settings: object
 ) -> Iterator[Nodes]:
     config = small_config(engine="flower", **settings)
     cluster = Nodes(config, build(config, net=net or small_net(), data=given), partitions, of)
