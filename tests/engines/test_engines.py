@@ -8,80 +8,46 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from fedpm import children
-from fedpm.data.datasets import Dataset, Shard
+from fedpm.data.datasets import Dataset
 from fedpm.engines import inprocess
 from fedpm.engines.base import Clients, Start, Task
 from fedpm.engines.inprocess import Growing, Sequential, Workers, replied
 from fedpm.errors import EngineError, FedPMError
 from fedpm.experiment.build import build
 from fedpm.methods.base import ClientResult
-from fedpm.rng import Streams
 from tests.conftest import small_config, small_net
+from tests.engines.misbehaving import Fatal, Misbehaving
+from tests.engines.several import Several
 from tests.marked import marked
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("weights", ["random", "given"])
-def test_worker_processes_give_the_replies_of_a_single_one(data: Dataset, weights: str) -> None:
-    experiment = build(small_config(model={"weights": weights}), net=small_net(), data=data)
-    broadcast = experiment.method.broadcast(experiment.method.init()).payload
-    workers = Workers(experiment.clients, 2)
+def test_worker_processes_give_the_replies_of_a_single_one(data: Dataset) -> None:
+    made = [build(small_config(model={"weights": kind}), net=small_net(), data=data) for kind in ("random", "given")]
+    several = Several([experiment.clients for experiment in made], each=4)
+    broadcasts = [experiment.method.broadcast(experiment.method.init()).payload for experiment in made]
+    workers = Workers(several.as_one(), 2)
     try:
-        for chosen in ([0, 1, 2, 3], [2, 3], [1]):
-            tasks = [Task(client, broadcast) for client in chosen]
-            expected = list(Sequential(experiment.clients).run(1, tasks))
+        for chosen in ([0, 1, 2, 3], [2, 3], [1], [4, 5, 6, 7], [6, 7], [5]):
+            tasks = [Task(client, broadcasts[client // 4]) for client in chosen]
+            expected = list(Sequential(several.as_one()).run(1, tasks))
             assert [reply.client for reply in expected] == chosen
             assert list(workers.run(1, tasks)) == expected
     finally:
         workers.close()
 
 
-class UnsentError(Exception):
-    """An error that pickle cannot make again from its arguments."""
-
-    def __init__(self, first: str, second: str) -> None:
-        super().__init__(first + second)
-
-
-@dataclass(frozen=True)
-class Misbehaving:
-    """An algorithm whose broadcast says how its clients fail."""
-
-    modes: tuple[object, ...] = field(default=())
-
-    def client_update(self, broadcast: bytes, shard: Shard, rng: Streams, memory: bytes) -> ClientResult:
-        if broadcast == b"dies":
-            os.kill(os.getpid(), signal.SIGKILL)
-        if broadcast == b"hangs":
-            time.sleep(600)
-        if broadcast == b"computes":
-            end = time.process_time() + 2
-            while time.process_time() < end:
-                pass
-        if broadcast == b"raises":
-            raise FedPMError("no luck")
-        if broadcast == b"lacks a file":
-            raise FileNotFoundError(2, "no such file", "images.npy")
-        if broadcast == b"raises what cannot be sent":
-            raise UnsentError("no", "luck")
-        return ClientResult(broadcast)
-
-
 LARGE = bytes(10**6)
 """More than a pipe holds."""
 
 
-def misbehaving(method: Misbehaving | None = None) -> Clients:
-    train = Shard(np.zeros((3, 1), np.float32), np.zeros(3, np.int64))
-    parts = [np.array([i]) for i in range(3)]
-    return Clients(method or Misbehaving(), train, parts, Streams(0), 1)  # type: ignore[arg-type]
+def misbehaving(*modes: object) -> Clients:
+    return Misbehaving(modes)  # type: ignore[return-value]
 
 
 @pytest.fixture(scope="module")
@@ -152,17 +118,10 @@ def test_a_worker_that_does_nothing_is_given_up_and_one_that_computes_is_not(mon
             list(workers.run(2, [Task(0, b"hangs")]))
 
 
-class Fatal:
-    """Ends the process that makes it."""
-
-    def __reduce__(self) -> tuple[object, tuple[int]]:
-        return os._exit, (3,)
-
-
 @pytest.mark.slow
 def test_workers_that_die_at_the_start_end_the_run() -> None:
     with pytest.raises(EngineError, match=r"could not start \(its process ended with code 3\)"):
-        Workers(misbehaving(Misbehaving((Fatal(),))), 2)
+        Workers(misbehaving(Fatal()), 2)
 
 
 @pytest.mark.slow
@@ -252,7 +211,7 @@ def test_two_quick_interrupts_end_a_run_and_its_workers(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_network_that_cannot_be_sent_to_workers_is_refused() -> None:
-    class Local(Misbehaving):  # a class of a function cannot be imported elsewhere
+    class Local:  # a class of a function cannot be imported elsewhere
         pass
 
     with pytest.raises(EngineError, match="worker processes could not start"):
@@ -263,34 +222,41 @@ SCRIPT = """
 import fedpm
 from tests.conftest import small_config, small_net
 
-{definition}
-print("top level", flush=True)
-result = fedpm.run(small_config(workers=2, rounds=1), net={net}())
-print("done", fedpm.run(small_config(workers=1, rounds=1), net={net}()).file == result.file)
-"""
-OWN = """
 class Own(type(small_net())):
     pass
 
 def make():
     return Own(*small_net())
+
+print("top level", flush=True)
+"""
+RUNS = """
+result = fedpm.run(small_config(workers=2, rounds=1), net={net}())
+print("done", fedpm.run(small_config(workers=1, rounds=1), net={net}()).file == result.file, flush=True)
 """
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("piped", "own"), [(False, True), (True, False), (True, True)])
-def test_a_script_needs_no_guard(tmp_path: Path, piped: bool, own: bool) -> None:
-    script = SCRIPT.format(definition=OWN if own else "", net="make" if own else "small_net")
-    (tmp_path / "script.py").write_text(script)
-    done = subprocess.run(
-        [sys.executable, *([] if piped else ["script.py"])], input=script if piped else "", capture_output=True,
-        text=True, cwd=tmp_path, timeout=120, env=WITH_TESTS,
+def python(*arguments: str, script: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments], input=script, capture_output=True, text=True, cwd=folder, timeout=120,
+        env=WITH_TESTS,
     )  # fmt: skip
-    if own and piped:  # a network that nobody can import
-        assert done.returncode == 1
-        assert done.stderr.count("Traceback") == 1
-        assert "Can't get attribute 'Own'" in done.stderr.splitlines()[-1]
-        assert done.stderr.splitlines()[-1].endswith("or use workers=1")
-    else:
-        assert (done.returncode, done.stderr) == (0, "")
-        assert done.stdout == "top level\n" * (3 if own else 1) + "done True\n"
+
+
+@pytest.mark.slow
+def test_a_script_needs_no_guard(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT + RUNS.format(net="make"))
+    done = python("script.py", script="", folder=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "top level\n" * 3 + "done True\n"
+
+
+@pytest.mark.slow
+def test_a_script_that_is_piped_needs_no_guard_but_a_network_that_workers_can_import(tmp_path: Path) -> None:
+    done = python(script=SCRIPT + RUNS.format(net="small_net") + RUNS.format(net="make"), folder=tmp_path)
+    assert done.returncode == 1
+    assert done.stdout == "top level\n" + "done True\n"
+    assert done.stderr.startswith("Traceback")
+    assert done.stderr.count("Traceback") == 1
+    assert "Can't get attribute 'Own'" in done.stderr.splitlines()[-1]
+    assert done.stderr.splitlines()[-1].endswith("or use workers=1")

@@ -22,6 +22,7 @@ from fedpm.registry import METHODS
 from fedpm.rng import Streams
 from fedpm.wire.message import OVERHEAD, Message
 from tests.conftest import small_config, small_net
+from tests.engines.several import Several
 from tests.experiment.test_loop import tapped_run, without_times
 from tests.fuzzing import forged_message
 
@@ -135,18 +136,31 @@ def test_an_upload_is_accepted_only_whole_and_in_its_place(settings: dict[str, A
             receive(receiver, state, client, sent)
 
 
+@pytest.fixture(scope="module")
+def uploads(data: Dataset) -> dict[str, bytes]:
+    """What client 0 of every algorithm sends first."""
+    every = {name: experiment(data, {"algorithm": name}) for name in NAMES}
+    return {name: answers(made, made.method.init())[0].payload for name, made in every.items()}
+
+
+@pytest.fixture(scope="module")
+def broadcasts(data: Dataset) -> dict[str, bytes]:
+    """What the server sends after a round, with masks and with weights."""
+    both = {name: experiment(data, {"algorithm": name}) for name in ("fedpm", "drive")}
+    return {name: made.method.broadcast(advanced(made, made.method.init())).payload for name, made in both.items()}
+
+
 @every_algorithm
-def test_uploads_and_broadcasts_of_other_algorithms_are_refused(name: str, data: Dataset) -> None:
-    mine = experiment(data, {"algorithm": name})
-    state = mine.method.init()
+def test_uploads_and_broadcasts_of_other_algorithms_are_refused(
+    name: str, uploads: dict[str, bytes], broadcasts: dict[str, bytes], data: Dataset
+) -> None:
+    mine = experiment(data, {"algorithm": name}).method
+    mine.decode(mine.init(), 0, uploads[name])
     for other in set(NAMES) - {name}:
-        foreign = experiment(data, {"algorithm": other})
         with pytest.raises(WireError, match="instead of"):
-            mine.method.decode(state, 0, answers(foreign, foreign.method.init())[0].payload)
-    foreign = experiment(data, {"algorithm": "fedpm" if name in DENSE else "drive"})
-    broadcast = foreign.method.broadcast(advanced(foreign, foreign.method.init())).payload
+            mine.decode(mine.init(), 0, uploads[other])
     with pytest.raises(WireError):
-        mine.method.client_update(broadcast, data.train, Streams(0).at(2, 0))
+        mine.client_update(broadcasts["fedpm" if name in DENSE else "drive"], data.train, Streams(0).at(2, 0))
 
 
 @pytest.mark.slow
@@ -182,14 +196,15 @@ def test_bytes_reported_are_bytes_sent(settings: dict[str, Any], data: Dataset) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["fedpm", "eden", "hidenseek", "frl"])  # one of each kind: all must move there
-def test_worker_processes_give_the_same_bytes(name: str, data: Dataset) -> None:
-    made = experiment(data, {"algorithm": name})
-    state = advanced(made, made.method.init())
-    tasks = [Task(client, made.method.broadcast(state).payload) for client in range(3)]
-    workers = Workers(made.clients, 2)
+def test_worker_processes_give_the_same_bytes(data: Dataset) -> None:
+    kinds = [experiment(data, {"algorithm": name}) for name in ("fedpm", "eden", "hidenseek", "frl")]  # one of each
+    several, tasks = Several([made.clients for made in kinds], each=3), list[Task]()
+    for number, made in enumerate(kinds):
+        broadcast = made.method.broadcast(advanced(made, made.method.init())).payload
+        tasks += [Task(3 * number + client, broadcast) for client in range(3)]
+    workers = Workers(several.as_one(), 2)
     try:
-        assert list(workers.run(2, tasks)) == list(Sequential(made.clients).run(2, tasks))
+        assert list(workers.run(2, tasks)) == list(Sequential(several.as_one()).run(2, tasks))
     finally:
         workers.close()
 
