@@ -45,8 +45,6 @@ PRESET = "quickstart"
 _SMALL: dict[str, Any] = {
     "model.name": "conv4-slim",
     "fedpm.effort": "rounds",
-    "fedpm.forward": "expected",
-    "local.lr_fade": 0.0,
     "local.epochs": 5,
     "rounds": 8,
 }
@@ -56,7 +54,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "two-classes": {
         **_SMALL,
         "fedpm.effort": "balanced",
-        "local.lr_fade": 5.0,
         "local.logit_adjustment": 0.3,
         "data.split": "classes",
         "data.classes_per_client": 2,

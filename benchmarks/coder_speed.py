@@ -4,6 +4,7 @@ import lzma
 import tracemalloc
 from collections.abc import Callable
 from functools import partial
+from unittest.mock import patch
 
 import numpy as np
 from tests.makers import coding_of
@@ -11,12 +12,14 @@ from tests.makers import coding_of
 from benchmarks.timing import Row, timed
 from fedpm.registry import CODERS
 from fedpm.rng import Streams
+from fedpm.wire.coders import candidates
 from fedpm.wire.coders.base import Context, MaskCoder
 from fedpm.wire.entropy import Coded
 from fedpm.wire.masks import Mask
 from fedpm.wire.theta import Theta, Vector
 
 CONV6 = 2_262_602
+PLAIN = "relative-entropy without numba"
 
 
 def upload_of(size: int, clients: int = 10) -> tuple[Vector, Context]:
@@ -52,15 +55,24 @@ def run(size: int = CONV6) -> list[Row]:
         cases[f"{name} encode"] = partial(compress, _packed(mask))
         cases[f"{name} decode"] = partial(decompress, packed)
         rows.append({"coder": name, "bpp": 8 * len(packed) / size})
+    if candidates._compiled() is not None:
+        cases[f"{PLAIN} encode"] = partial(_without_numba, cases["relative-entropy encode"])
+        rows.append({"coder": PLAIN})
     seconds = timed(cases, cpu=True)
     for row in rows:
         for way in ("encode", "decode"):
-            row[f"{way} M/s"] = size / seconds[f"{row['coder']} {way}"] / 1e6
+            taken = seconds.get(f"{row['coder']} {way}")
+            row[f"{way} M/s"] = size / taken / 1e6 if taken else ""
     return rows
 
 
 def _encode(coder: MaskCoder, theta: Vector, context: Context) -> Coded:
     return coder.encode(theta, context, context.shared)[1]
+
+
+def _without_numba(case: Callable[[], object]) -> object:
+    with patch.object(candidates, "_compiled", lambda: None):
+        return case()
 
 
 def _packed(mask: Mask) -> bytes:

@@ -99,6 +99,7 @@ def targets() -> list[Target]:
     base = with_values(small(62))
     given = MaskedNetwork(base, weights="given")
     found.append(model_file(given, "model file over a base", Streams(3).bits("mask", given.size), base))
+    found += over_a_base(given)
     return found
 
 
@@ -114,6 +115,15 @@ QUANTISERS: dict[str, Quantiser] = {
     "fedmrn": MaskedNoise(1.0),
     "fedmrn signed": MaskedNoise(1.0, signed=True),
 }
+
+
+def over_a_base(given: MaskedNetwork) -> list[Target]:
+    """Return an upload and a broadcast of masks over given weights."""
+    method = make_fedpm(given)
+    state = advance(method, method.init(), 6)
+    up = Target("over a base", upload(method, state, 2), partial(read_upload, method, state), forged_message)
+    full, read = method.broadcast(state).payload, partial(read_broadcast, method, 2, b"")
+    return [up, Target("over a base, full", full, read, forged_message)]
 
 
 def mask_by_threshold(masked: MaskedNetwork, codec: str) -> Target:

@@ -15,7 +15,18 @@ from tests.command import fedpm
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-HEAVY = ["matplotlib", "PIL", "flwr", "ray", "onnx", "onnxruntime", "onnxscript", "tensorboard", "dp_accounting"]
+HEAVY = [
+    "matplotlib",
+    "PIL",
+    "flwr",
+    "ray",
+    "onnx",
+    "onnxruntime",
+    "onnxscript",
+    "tensorboard",
+    "dp_accounting",
+    "numba",
+]
 """Modules of the extras, which a run must not import."""
 RUN = ["rounds=1", "local.epochs=1", "clients.total=2", "model.name=conv4-slim", "data.train_examples=60"]
 

@@ -54,4 +54,4 @@ for record in result.rounds[::5] + result.rounds[-1:]:
 #
 # A table with a column of places, or a folder for each: `data.split = "given"` ([data](../data.md)).
 #
-# Next: [privacy](private.py), or [a fleet](fleet.md), where each place keeps its data on its own machine.
+# Next: [a pretrained network](pretrained.py), or [a fleet](fleet.md), where each place keeps its data on its own machine.

@@ -11,7 +11,7 @@ import hashlib
 import os
 import struct
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from statistics import NormalDist
 
 import numpy as np
@@ -98,18 +98,43 @@ class SecretStreams(Streams):
         return np.frombuffer(os.urandom(8 * count), np.uint64)
 
 
+SPLITMIX = (
+    np.uint64(0x9E3779B97F4A7C15),
+    (np.uint64(30), np.uint64(0xBF58476D1CE4E5B9)),
+    (np.uint64(27), np.uint64(0x94D049BB133111EB)),
+    np.uint64(31),
+)
+"""SplitMix64: the step of its counter, two shifts with the factors that follow them, and the last shift."""
+
+
 def scrambled(key: np.uint64, counters: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     """Return the words of a stream at any counters, by the output function of SplitMix64.
 
     For draws of which only a few are needed at once: Philox gives words in their order alone.
     """
-    words = counters * np.uint64(0x9E3779B97F4A7C15)
-    words += key
+    return _mixed(counters * SPLITMIX[0] + key)
+
+
+def scrambled_run(key: np.uint64, start: int, count: int) -> npt.NDArray[np.uint64]:
+    """Return the words at ``count`` counters from ``start`` on."""
+    first = np.array([start], np.uint64) * SPLITMIX[0] + key
+    return _mixed(_steps(count) + first)
+
+
+def _mixed(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Scramble words in place."""
+    _, *rounds, last = SPLITMIX
     shifted = np.empty_like(words)
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
-        words ^= np.right_shift(words, np.uint64(shift), out=shifted)
-        words *= np.uint64(factor)
+    for shift, factor in rounds:
+        words ^= np.right_shift(words, shift, out=shifted)
+        words *= factor
+    words ^= np.right_shift(words, last, out=shifted)
     return words
+
+
+@lru_cache(maxsize=4)
+def _steps(count: int) -> npt.NDArray[np.uint64]:
+    return np.arange(count, dtype=np.uint64) * SPLITMIX[0]
 
 
 @cache

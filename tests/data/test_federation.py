@@ -56,6 +56,15 @@ class Unlabelled(Counted):
         return torch.from_numpy(self.x[number]), self.labels[number]
 
 
+class Failing(Counted):
+    """One of which an example cannot be read."""
+
+    def __getitem__(self, number: int) -> tuple[torch.Tensor, int]:
+        if number == 7:
+            raise KeyError("gone")
+        return super().__getitem__(number)
+
+
 def write_table(path: Path, *, client: Array | None = None) -> Path:
     columns = {**{f"f{place}": X[:, place] for place in range(4)}, "label": Y}
     if client is not None:
@@ -89,8 +98,9 @@ def saved(path: Path) -> Path:
         lambda path: Unlabelled(X, Y),
         lambda path: write_table(path / "table.csv"),
         lambda path: saved(path / "arrays.npz"),
+        lambda path: {**{f"f{place}": X[:, place].tolist() for place in range(4)}, "label": Y.tolist()},
     ],
-    ids=["arrays", "tensors", "lists", "TensorDataset", "Dataset", "no targets", "csv", "npz"],
+    ids=["arrays", "tensors", "lists", "TensorDataset", "Dataset", "no targets", "csv", "npz", "columns"],
 )
 def test_every_form_of_the_same_data_is_the_same(source: Any, tmp_path: Path) -> None:
     made = fedpm.federation({"oslo": source(tmp_path), "bergen": PAIR}, test=PAIR)
@@ -222,11 +232,37 @@ def spoilt(value: float) -> Array:
         ("nowhere.csv", "client oslo: nowhere.csv cannot be read"),
         ("nowhere.npz", "client oslo: nowhere.npz: there is no such file"),
         ("nowhere", "client oslo: nowhere is neither"),
+        ((X, Y * 10**12), "client oslo: a label is 2000000000000; labels should be integers from 0, one a class"),
+        ((X, [None, *Y[1:].tolist()]), "client oslo: labels should be integers from 0, words, truth values or numbers"),
+        ((X + 1j, Y), "client oslo: inputs should be an array of numbers, and are complex64 of shape (30, 4); encode"),
+        ((np.ma.masked_array(X, X > 0), Y), "client oslo: inputs hold masked values; fill them or leave them out"),
+        ((torch.tensor(X).to_sparse(), Y), "client oslo: inputs are no array (can't convert Sparse layout"),
+        (Counted(X.astype(str), Y), "client oslo: example 0 cannot be read (TypeError: "),
+        (Failing(X, Y), "client oslo: example 7 cannot be read (KeyError: 'gone'); mend the Dataset, or leave it out"),
+        ({"a": [1, 2], "b": [1], "label": [0, 1]}, "client oslo: columns differ in length (a 2, b 1, label 2)"),
+        ({"day": X[:, 0].astype("datetime64[s]"), "label": Y}, "client oslo: column 'day' holds datetime64[s]; inputs"),
     ],
 )
 def test_what_is_wrong_is_said_with_the_client(source: Any, sentence: str) -> None:
     with pytest.raises(DataError, match=re.escape(sentence)):
         np.asarray(fedpm.federation({"bergen": PAIR, "oslo": source}, test=PAIR).train.x)
+
+
+def test_a_file_that_is_wrong_is_said_with_the_client(tmp_path: Path) -> None:
+    for name, content, sentence in (
+        ("garbage.npz", b"no arrays", r"client oslo: .*garbage.npz: not readable as arrays of numbers"),
+        ("twice.csv", b"a,a,label\n1,2,0\n3,4,1\n", r"client oslo: two columns have the name 'a'"),
+    ):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(DataError, match=sentence):
+            fedpm.federation({"bergen": PAIR, "oslo": tmp_path / name}, test=PAIR)
+
+
+def test_truth_values_and_short_floats_are_inputs_too() -> None:
+    on = X > 0
+    assert fedpm.federation([(on, Y), Counted(on, Y)], test=(on, Y)).train.x[:].dtype == np.float32
+    short = torch.tensor(on).bfloat16()
+    assert np.array_equal(fedpm.federation([(short, Y)], test=(on, Y)).train.x, on)
 
 
 def test_impossible_federations_are_refused() -> None:
@@ -240,6 +276,9 @@ def test_impossible_federations_are_refused() -> None:
         fedpm.federation([PAIR], test=None)
     with pytest.raises(DataError, match=r"test = 1.5: a share"):
         fedpm.federation([PAIR], test=1.5)
+    with pytest.raises(DataError, match="classes: 'a' is there twice"):
+        fedpm.federation([PAIR], test=PAIR, classes=("a", "b", "a"))
+    assert len(fedpm.federation([PAIR], test=np.float32(0.1)).test) == 3
     given = fedpm.federation([PAIR, PAIR], test=PAIR)
     with pytest.raises(ConfigError, match=r"clients.sampled = 3: own has 2 clients"):
         fedpm.run(small_config(clients={"total": 4, "sampled": 3}), net=small_net(), data=given)

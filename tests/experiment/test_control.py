@@ -2,8 +2,10 @@
 
 import os
 import pty
+import re
 import sys
 import tomllib
+import warnings
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -112,6 +114,22 @@ def test_an_unknown_keyword_is_explained_like_an_unknown_key(given: dict[str, An
     with pytest.raises(ConfigError) as error:
         fedpm.run(**given)
     assert sentence in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"data": (1, 2)}, "data: a tuple is no data set; give fedpm.dataset(train=…, test=…), or each client's own"),
+        ({"data": {"oslo": ([[1.0]], [0])}}, "data: a mapping holds settings of the table data; give data as"),
+        ({"net": "conv4"}, "net: a str is no network; give an nn.Module, or name one that is built in: model.name"),
+        ({"net": nn.Linear}, "net: Linear is a class; give a network of it: Linear(…)"),
+        ({"on_round": 3}, "on_round = 3: should be a function of a round"),
+        ({"frozen": [3]}, "frozen, trained or masked names 3: should be a name, a pattern or a class of modules"),
+    ],
+)
+def test_what_is_of_the_wrong_kind_is_one_sentence(given: dict[str, Any], sentence: str, data: Dataset) -> None:
+    with pytest.raises(fedpm.FedPMError, match=re.escape(sentence)):
+        fedpm.run(small_config(), **{"net": small_net(), "data": data} | given)
 
 
 def test_a_network_in_the_place_of_settings_is_told_on_one_line() -> None:
@@ -356,6 +374,18 @@ def test_the_start_says_which_parameters_are_of_which_kind(
     assert f"in its {kind} tensors is replaced by random values; weights='given' keeps them" in lines[4]
     fedpm.resume(tmp_path / "run", rounds=2, **given)
     assert "tensors" not in capsys.readouterr().out, "it has been said"
+
+
+def test_where_nobody_sees_the_start_a_warning_says_that_weights_are_replaced(data: Dataset) -> None:
+    given: dict[str, Any] = {"net": small_net(), "data": data}
+    with pytest.warns(UserWarning, match=r"masked tensors is replaced by random values; weights='given' keeps") as said:
+        fedpm.run(small_config(rounds=1), **given)
+    assert [one.filename for one in said] == [__file__], "it points at the caller"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        for weights in ("given", "random"):  # who says it knows it
+            fedpm.run(small_config(rounds=1), weights=weights, **given)
+        fedpm.run(small_config(rounds=1), progress=True, **given)
 
 
 def test_a_bar_of_a_resumed_run_begins_where_the_run_does() -> None:

@@ -1,5 +1,6 @@
 """One contract for every algorithm: what the round loop, checkpoints and engines rely on."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -214,6 +215,16 @@ def test_a_client_that_diverged_is_left_out_with_the_reason(name: str, data: Dat
     algorithm, start = made.method, made.method.init()
     with pytest.raises(WireError, match="training diverged"):
         algorithm.decode(start, 0, answers(made, start)[0].payload)
+
+
+@pytest.mark.parametrize("name", ["fedpm", "fedmask", "hidenseek", "frl"])
+def test_masks_of_a_client_whose_loss_is_no_number_are_left_out(name: str, data: Dataset) -> None:
+    def lost(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return output.sum() * math.nan
+
+    result = fedpm.run(small_config(rounds=1, algorithm=name), net=small_net(), data=data, loss=lost)
+    assert result.rounds[0]["faults"] == {"diverged": len(result.rounds[0]["clients"])}
+    assert all("training diverged" in reason for reason in result.rounds[0]["rejected"].values())
 
 
 @pytest.mark.parametrize("name", DENSE)

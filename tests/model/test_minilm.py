@@ -1,12 +1,22 @@
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
-from fedpm.errors import DataError
+import fedpm
+from fedpm.errors import ArtifactError, DataError
 from fedpm.model import nets
+from fedpm.model.export import to_onnx
 from fedpm.model.masking import MaskedNetwork
-from fedpm.model.minilm import BLOCKS, RENAMED, VARIANTS, minilm, variant
+from fedpm.model.minilm import BLOCKS, RENAMED, minilm
 from fedpm.model.pretrained import named
+from fedpm.model.variants import VARIANTS, variant
+from tests.conftest import small_config
 
 TOKENS = torch.tensor([[101, 7, 8, 102, 0, 0], [101, 7, 8, 9, 10, 102]])
 
@@ -58,3 +68,54 @@ def test_without_its_values_it_is_one_sentence(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setenv("FEDPM_DATA", str(tmp_path))
     with pytest.raises(DataError, match="run fedpm data get minilm"):
         named("minilm", (48,), 8)
+
+
+@pytest.fixture(scope="module")
+def text_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, fedpm.Result]:
+    """Return a folder with base and model of a run on noise: MiniLM's size and form, and values of chance."""
+    folder = tmp_path_factory.mktemp("text")
+    torch.manual_seed(0)
+    net, kinds = minilm(8), VARIANTS["minilm"]
+    save_file(published(net), folder / "base.safetensors")
+    rng = np.random.default_rng(0)
+    (x, y), (more, labels) = ((rng.integers(1, 30_000, (n, 12)), np.arange(n) % 8) for n in (24, 8))
+    local = {"epochs": 1, "batch_size": 8, "cache": True}
+    config = small_config(rounds=2, clients={"total": 2}, data={"validation": 0.2}, local=local)
+    data = fedpm.dataset((x, y), (more, labels))
+    how: dict[str, Any] = {"weights": "given", "frozen": kinds.frozen, "trained": kinds.trained}
+    return folder, fedpm.run(config, net=net, data=data, out=folder / "run", **how)
+
+
+@pytest.mark.slow
+def test_the_model_file_of_a_text_model_is_a_fiftieth_of_its_base_at_most(text_run: tuple[Path, fedpm.Result]) -> None:
+    base = (text_run[0] / "base.safetensors").stat().st_size
+    assert (text_run[0] / "run/model.fedpm").stat().st_size <= 0.02 * base
+
+
+@pytest.mark.slow
+def test_base_and_file_of_a_text_model_give_the_same_logits_in_another_process(
+    text_run: tuple[Path, fedpm.Result], tmp_path: Path
+) -> None:
+    code = (
+        "import sys, torch, fedpm; from safetensors.torch import load_file, save_file;"
+        "from fedpm.model.minilm import minilm; torch.set_num_threads(1);"
+        "model = fedpm.load(sys.argv[2], net=minilm(8, load_file(sys.argv[1])));"
+        f"save_file({{'y': model(torch.tensor({TOKENS.tolist()}))}}, sys.argv[3])"
+    )
+    paths = [text_run[0] / "base.safetensors", text_run[0] / "run/model.fedpm", tmp_path / "y.safetensors"]
+    done = subprocess.run([sys.executable, "-c", code, *map(str, paths)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert torch.equal(load_file(paths[2])["y"], text_run[1].model(TOKENS))
+
+
+@pytest.mark.slow
+def test_a_text_model_refuses_another_base_by_hash(text_run: tuple[Path, fedpm.Result]) -> None:
+    values = load_file(text_run[0] / "base.safetensors")
+    values["encoder.layer.0.output.dense.bias"][0] += 1
+    with pytest.raises(ArtifactError, match=r"mask over Sequential with SHA-256 \w{64}, and .* load it with the base"):
+        fedpm.load(text_run[0] / "run", net=minilm(8, values))
+
+
+@pytest.mark.slow
+def test_the_onnx_export_of_a_text_model_agrees(text_run: tuple[Path, fedpm.Result], tmp_path: Path) -> None:
+    assert to_onnx(text_run[1].model, (12,), "int64", tmp_path / "m.onnx") < 1e-4

@@ -75,6 +75,15 @@ def test_what_does_not_belong_to_a_study_is_left_out(studied: Path, tmp_path: Pa
     assert len(found.runs[0].records) == 2
 
 
+@pytest.mark.slow
+def test_rows_of_a_study_can_be_chosen(studied: Path) -> None:
+    (found,) = collect([studied])
+    assert [group.labels["algorithm"] for group in found.only(["eden"]).groups] == ["eden"]
+    assert found.only([]).groups == found.groups
+    with pytest.raises(ArtifactError, match="no row is called 'edem'; there are 2, eden, fedpm"):
+        found.only(["eden", "edem"])
+
+
 def test_a_folder_without_runs_is_told(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="neither a run folder nor a study's"):
         collect([tmp_path])
@@ -92,3 +101,4 @@ def test_names_of_lines_keep_apart_and_stay_near() -> None:
     assert apart([0.0, 5.0, 9.0], 1.0) == [0.0, 5.0, 9.0]
     assert apart([4.0, 4.0, 4.0], 1.0) == [3.0, 4.0, 5.0]
     assert apart([0.0, 0.2, 9.0], 1.0) == pytest.approx([-0.4, 0.6, 9.0])
+    assert apart([0.0, 8.9, 9.0], 1.0, top=9.0) == pytest.approx([0.0, 8.0, 9.0])

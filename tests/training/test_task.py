@@ -18,7 +18,7 @@ from fedpm.data.datasets import Dataset, Shard
 from fedpm.errors import ArtifactError, ConfigError
 from fedpm.experiment.record import best_round, headline
 from fedpm.training.evaluation import evaluate
-from fedpm.training.losses import LOSSES
+from fedpm.training.losses import LOSSES, cross_entropy
 from fedpm.training.metrics import METRICS, metric
 from fedpm.training.task import Task, task_of
 from tests.conftest import small_config, small_net
@@ -158,6 +158,7 @@ def test_outputs_may_hold_their_logits(wrap: Callable[[torch.Tensor], Any], data
         ("mse", lambda y: y / 10, 1),
         ("mae", lambda y: np.stack([y, -y], 1).astype(float), 2),
         ("huber", lambda y: y, 1),
+        ("binary", lambda y: y / 10, 1),
     ],
 )
 def test_targets_of_every_kind_train(
@@ -186,6 +187,10 @@ MISFITS: list[tuple[dict[str, Any], Callable[[np.ndarray[Any, Any]], Any], int, 
     ({"metrics": [wrong, wrong]}, lambda y: y, 10, "metrics wrong, wrong: two have one name"),
     ({"metrics": lambda o, t: o}, lambda y: y, 10, "metric '<lambda>' gave a tensor of shape (359, 10); it should"),
     ({"metrics": lambda o, t: o @ t}, lambda y: y, 10, "metric '<lambda>' cannot be computed from outputs and"),
+    ({"loss": lambda o, t: torch.ones(())}, lambda y: y, 10, "'own:<lambda>' does not depend on the output; it"),
+    ({"metrics": "mse"}, lambda y: y, 10, "metric 'mse' cannot be computed from outputs and targets of 2 examples"),
+    ({"metrics": "r2"}, lambda y: y, 10, "metric 'r2' cannot be computed from outputs and targets of 2 examples"),
+    ({"loss": "mse", "metrics": "f1"}, lambda y: y / 2, 1, "metric 'f1' counts classes or truth values, and labels of"),
     (
         {"loss": "binary", "local": {"logit_adjustment": 1.0}},
         lambda y: y > 4,
@@ -205,6 +210,31 @@ def test_a_misfit_is_one_sentence(
     with pytest.raises(fedpm.FedPMError, match=re.escape(sentence)) as raised:
         fedpm.run(small_config(**keys) if keys else small_config(), net=net_of(outputs), **given | {"data": own})
     assert "\n" not in str(raised.value)
+
+
+def test_pixels_of_no_class_count_nowhere() -> None:
+    output, target = torch.randn(2, 3, 4), torch.tensor([[0, 1, 2, -1], [-100, -1, -1, 1]])
+    known = target >= 0
+    wanted = F.cross_entropy(output.movedim(1, 2)[known], target[known])
+    assert torch.allclose(cross_entropy(output, target), wanted)
+    assert cross_entropy(output, torch.full((2, 4), -1)) == 0
+
+
+def test_inputs_of_a_type_that_the_network_does_not_take_are_one_sentence(data: Dataset) -> None:
+    own = fedpm.dataset(*((part.x.astype(np.int64), part.y) for part in (data.train, data.test)))
+    with pytest.raises(ConfigError, match=r"inputs of shape \(1, 8, 8\): .*; they are int64: give floats, unless"):
+        fedpm.run(small_config(), net=net_of(10), data=own)
+
+
+def test_one_example_that_a_norm_layer_cannot_train_on_is_told_with_its_client(data: Dataset) -> None:
+    x, y = data.train.x, data.train.y
+    held = (data.test.x, data.test.y)
+    few = fedpm.federation({"oslo": (x[:9], y[:9]), "bergen": (x[:1], y[:1])}, test=held, validation=held)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Linear(8, 10))
+    with pytest.raises(fedpm.FedPMError, match=r"client bergen: trains on a batch of one example .*; give it more"):
+        fedpm.run(small_config(data={}), net=net, data=few)
+    pictures = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 10))
+    assert fedpm.run(small_config(data={}, rounds=1), net=pictures, data=few).rounds
 
 
 def test_an_output_without_logits_is_one_sentence(data: Dataset) -> None:

@@ -15,13 +15,16 @@ console = Console(highlight=False, markup=False, soft_wrap=True)
 def report(
     folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders of studies or of runs.")],
     out: Annotated[Path | None, typer.Option(help="Folder of the report (default: report in the first DIR).")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="ROW", help="Only this row of a study, say 'fedpm bits'; repeatable.")
+    ] = None,
     open_: Annotated[bool, typer.Option("--open", help="Show the page in a browser.")] = False,
 ) -> None:
     """Make one page of figures and tables, and files of each: PNG, SVG, PDF; CSV, LaTeX."""
     require("report", "a report", "matplotlib")
     from fedpm.report.page import write
 
-    page = write(folders, out or folders[0] / "report")
+    page = write(folders, out or folders[0] / "report", only or ())
     console.print(f"page      {page}\nbeside it figures as PNG, SVG and PDF, tables as CSV and LaTeX")
     if open_:
         webbrowser.open(page.resolve().as_uri())

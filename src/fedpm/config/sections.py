@@ -93,8 +93,13 @@ class ModelConfig(Settings):
         "minilm-lora4",
         "minilm-lora16",
         "minilm-ffa16",
+        "efficientnet-lite0",
+        "efficientnet-lite0-head",
+        "efficientnet-lite0-lora4",
+        "efficientnet-lite0-lora16",
+        "efficientnet-lite0-ffa16",
         "own",
-    ] = setting("conv4", "network; a slim one has a quarter of the channels; minilm…: see docs/pretrained.md")
+    ] = setting("conv4", "network; a slim one has a quarter of the channels; of pretrained ones see docs/pretrained.md")
     init: Literal["auto", "half", "kaiming", "e"] = setting(
         "auto",
         "σ of the frozen weights and where θ starts; auto: as tuned for the algorithm; half: 2/√fan_in, and θ starts "

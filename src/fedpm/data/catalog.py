@@ -198,8 +198,24 @@ _MINILM = Spec(
     folders=("minilm",),
 )
 
-SPECS = {spec.name: spec for spec in (_MNIST, _EMNIST, _FASHION, _CIFAR10, _CIFAR100, _REUTERS, _MINILM)}
-"""The public data sets by name, and what is got in the same way: the values of a pretrained network."""
+_EFFICIENTNET = Spec(
+    name="efficientnet-lite0",
+    title="EfficientNet-Lite0, a pretrained network",
+    train=("efficientnet-lite0-57934424.pth",),
+    test=(),
+    counts=(0, 0),
+    shape=(3, 64, 64),
+    classes=(),
+    megabytes=17,
+    mirrors=(),
+    archives={},
+    sha256={"efficientnet-lite0-57934424.pth": "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"},
+    folders=("efficientnet-lite0",),
+)
+
+_ALL = (_MNIST, _EMNIST, _FASHION, _CIFAR10, _CIFAR100, _REUTERS, _MINILM, _EFFICIENTNET)
+SPECS = {spec.name: spec for spec in _ALL}
+"""The public data sets by name, and what is got in the same way: the values of pretrained networks."""
 
 FILE_BY_SHA256 = {checksum: (spec.name, file) for spec in SPECS.values() for file, checksum in spec.sha256.items()}
 """Which file of which data set a checksum of decoded content belongs to."""

@@ -184,7 +184,7 @@ def reuters(data_dir: Path | str | None = None) -> Dataset:
 
 DATASETS: dict[str, Callable[..., Dataset]] = {
     "digits": digits,
-    **{name: partial(public, name) for name, spec in SPECS.items() if len(spec.shape) == 3},
+    **{name: partial(public, name) for name, spec in SPECS.items() if spec.classes and len(spec.shape) == 3},
     "reuters": reuters,
 }
 """What loads each data set that has a name, from a data folder (default: the usual one)."""

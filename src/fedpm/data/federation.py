@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -150,7 +151,7 @@ def federation(
 
 
 def _is_share(source: Any) -> bool:
-    return source is None or isinstance(source, float | int)
+    return source is None or isinstance(source, Real)
 
 
 def _places(clients: Any, client: str) -> dict[str, Any]:
@@ -161,7 +162,7 @@ def _places(clients: Any, client: str) -> dict[str, Any]:
             raise DataError(f"clients {', '.join(map(repr, clients))}: two have one name; give each its own")
         return named
     if is_frame(clients):
-        return dict(by_client("the table", columns_of(clients), client))
+        return dict(by_client("the table", columns_of("the table", clients), client))
     if isinstance(clients, str | Path):
         return _of_path(Path(clients), client)
     if isinstance(clients, Sequence):

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from fedpm.data.folder import load_arrays
 from fedpm.data.lazy import Lazy, lazy
-from fedpm.data.tables import Table
+from fedpm.data.tables import Table, check_names
 from fedpm.errors import DataError, require
 
 Array = npt.NDArray[Any]
@@ -26,6 +26,7 @@ def read_table(where: str, path: Path) -> Table:
             names, *rows = [row for row in csv.reader(file) if row] or [[]]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{where}: {path} cannot be read as a table ({error}); write it as UTF-8 .csv") from None
+    check_names(where, names)
     if not rows:
         raise DataError(f"{where}: {path} has no rows; there should be a line of names and a line an example")
     for number, row in enumerate(rows, 2):
@@ -45,7 +46,10 @@ def read_npz(where: str, path: Path) -> tuple[Array, Array]:
     """Return the members x and y of a .npz file."""
     if not path.exists():
         raise DataError(f"{where}: {path}: there is no such file")
-    arrays = load_arrays(path, ("x", "y"))
+    try:
+        arrays = load_arrays(path, ("x", "y"))
+    except DataError as error:
+        raise DataError(f"{where}: {error}") from None
     if missing := [name for name in ("x", "y") if name not in arrays]:
         raise DataError(f"{where}: {path} lacks {' and '.join(missing)}; write it with numpy.savez(…, x=…, y=…)")
     return arrays["x"], arrays["y"]

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import IterableDataset, TensorDataset
 
@@ -44,7 +45,7 @@ def _read(where: str, source: Any, label: str) -> tuple[Any, Any]:
     if isinstance(source, str | Path):
         return _of_path(where, Path(source), label)
     if is_frame(source) or isinstance(source, Mapping):
-        return parted(where, source if isinstance(source, Mapping) else columns_of(source), label)
+        return parted(where, source if isinstance(source, Mapping) else columns_of(where, source), label)
     if isinstance(source, TensorDataset):
         source = source.tensors
     if isinstance(source, TorchDataset):
@@ -80,8 +81,19 @@ class _Inputs:
     where: str
 
     def __call__(self, number: int) -> Array:
-        x = _array(f"{self.where}: input {number}", self.dataset[number][0])
-        return x.astype(np.float32) if np.issubdtype(x.dtype, np.floating) else x
+        x = _array(f"{self.where}: input {number}", _example(self.where, self.dataset, number)[0])
+        return _numbers(f"{self.where}: input {number} should be an array", x)
+
+
+def _example(where: str, dataset: Any, number: int) -> Any:
+    """Return an example of a torch Dataset, which may do anything to read it."""
+    try:
+        return dataset[number]
+    except Exception as error:
+        raise DataError(
+            f"{where}: example {number} cannot be read ({type(error).__name__}: {error}); mend the Dataset, or leave "
+            "it out"
+        ) from error
 
 
 def _of_torch(where: str, source: Any) -> tuple[Lazy, Array]:
@@ -90,12 +102,12 @@ def _of_torch(where: str, source: Any) -> tuple[Lazy, Array]:
         raise DataError(f"{where}: {type(source).__name__} has no length; give a map-style Dataset, with __len__")
     if len(source) == 0:
         raise DataError(f"{where}: 0 examples; each client needs one, so leave it out")
-    first = source[0]
+    first = _example(where, source, 0)
     if not isinstance(first, tuple | list) or len(first) != 2:
         raise DataError(f"{where}: example 0 is {_described(first)}; it should be (input, label)")
     labels = getattr(source, "targets", None)
     if labels is None or len(labels) != len(source) or getattr(source, "target_transform", None):
-        labels = [_label(source[number][1]) for number in range(len(source))]
+        labels = [_label(_example(where, source, number)[1]) for number in range(len(source))]
     return lazy(_Inputs(source, where), len(source), where), _array(f"{where}: labels", labels)
 
 
@@ -107,25 +119,35 @@ def _label(label: Any) -> Any:
 
 
 def _inputs(where: str, values: Any) -> Array:
+    if np.ma.is_masked(values):
+        raise DataError(f"{where}: inputs hold masked values; fill them or leave them out")
     x = _array(f"{where}: inputs", values)
-    if x.ndim == 0 or not np.issubdtype(x.dtype, np.number):
-        raise DataError(f"{where}: inputs should be an array of numbers, and are {x.dtype} of shape {x.shape}")
-    if np.issubdtype(x.dtype, np.floating):
-        x = x.astype(np.float32)
-        if not np.isfinite(x).all():
-            first = tuple(np.argwhere(~np.isfinite(x))[0].tolist())
-            raise DataError(
-                f"{where}: inputs hold NaN or infinite values, the first ({x[first]}) in input {first[0]}; "
-                "clean them first"
-            )
+    if x.ndim == 0:
+        raise DataError(f"{where}: inputs should be an array of numbers, a row an input, and are one number alone")
+    x = _numbers(f"{where}: inputs should be an array", x)
+    if x.dtype.kind == "f" and not np.isfinite(x).all():
+        first = tuple(np.argwhere(~np.isfinite(x))[0].tolist())
+        raise DataError(
+            f"{where}: inputs hold NaN or infinite values, the first ({x[first]}) in input {first[0]}; clean them first"
+        )
     return x
+
+
+def _numbers(what: str, x: Array) -> Array:
+    """Return inputs as a network takes them, fractions and truth values as float32."""
+    if x.dtype.kind not in "biuf":
+        raise DataError(f"{what} of numbers, and are {x.dtype} of shape {x.shape}; encode them as numbers first")
+    return x.astype(np.float32) if x.dtype.kind in "bf" else x
 
 
 def _array(what: str, values: Any) -> Array:
     """Return an array of whatever numpy or torch can make one."""
     detach: Callable[[], Any] | None = getattr(values, "detach", None)
     try:
-        return np.asarray(detach().cpu() if detach else values)
+        tensor = detach().cpu() if detach else None
+        if tensor is not None and tensor.dtype == torch.bfloat16:  # which numpy has not
+            tensor = tensor.float()
+        return np.asarray(values if tensor is None else tensor)
     except (ValueError, TypeError, RuntimeError) as error:
         reason = "differ in length" if "inhomogeneous" in str(error) else f"are no array ({str(error).splitlines()[0]})"
         raise DataError(f"{what} {reason}; bring all to one shape") from None

@@ -8,6 +8,8 @@ import numpy.typing as npt
 
 from fedpm.errors import DataError, choices
 
+MOST = 1_000_000
+"""Classes, at most, if nobody names them: beyond it labels are some other number, such as an identity."""
 Targets = npt.NDArray[Any]
 """int64 for a class an example; else numbers or truth values, of any shape an example."""
 
@@ -24,6 +26,9 @@ def numbered(
         given: the labels of each place; its name begins the sentence of an error.
         classes: the names of the classes, if the caller says them.
     """
+    for name in classes or ():
+        if list(classes or ()).count(name) > 1:
+            raise DataError(f"classes: {name!r} is there twice; give each class a name of its own")
     kinds = {where: _kind(where, labels) for where, labels in given.items()}
     first, kind = next(iter(kinds.items()))
     for where, other in kinds.items():
@@ -86,6 +91,8 @@ def _targets(
 def _names(given: Mapping[str, npt.NDArray[Any]], classes: Sequence[str] | None) -> tuple[str, ...]:
     """Return the names of classes that have numbers."""
     top, where = max((int(labels.max()), where) for where, labels in given.items())
+    if top >= MOST and not classes:
+        raise DataError(f"{where}: a label is {top}; labels should be integers from 0, one a class: number the classes")
     names = tuple(classes) if classes else tuple(str(label) for label in range(top + 1))
     if top >= len(names):
         raise DataError(f"{where}: a label is {top}, but {len(names)} classes are named; labels start at 0")

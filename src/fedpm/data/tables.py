@@ -1,6 +1,6 @@
 """Tables, a row an example: a label column, perhaps a client column, and numbers in all others."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,9 +16,17 @@ def is_frame(source: Any) -> bool:
     return hasattr(source, "columns") and hasattr(source, "to_numpy")
 
 
-def columns_of(frame: Any) -> Table:
+def columns_of(where: str, frame: Any) -> Table:
     """Return the columns of a pandas table."""
+    check_names(where, [str(name) for name in frame.columns])
     return {str(name): frame[name].to_numpy() for name in frame.columns}
+
+
+def check_names(where: str, names: Sequence[str]) -> None:
+    """Refuse two columns of one name, of which one would be lost."""
+    for place, name in enumerate(names):
+        if name in names[:place]:
+            raise DataError(f"{where}: two columns have the name {name!r}; rename or leave out one")
 
 
 def column(where: str, table: Table, name: str) -> npt.NDArray[Any]:
@@ -30,7 +38,11 @@ def column(where: str, table: Table, name: str) -> npt.NDArray[Any]:
 
 def parted(where: str, table: Table, label: str) -> tuple[npt.NDArray[np.float32], npt.NDArray[Any]]:
     """Return the inputs of a table, a row each, and its labels."""
+    table = {name: np.asarray(values) for name, values in table.items()}
     labels = column(where, table, label)
+    if len({np.shape(values)[:1] for values in table.values()}) > 1:
+        lengths = ", ".join(f"{name} {np.size(values)}" for name, values in table.items())
+        raise DataError(f"{where}: columns differ in length ({lengths}); bring all to one")
     inputs = [_numbers(where, name, values) for name, values in table.items() if name != label]
     if not inputs:
         raise DataError(f"{where}: {label!r} is the only column; there should be others, of numbers, to learn from")
@@ -47,6 +59,10 @@ def by_client(where: str, table: Table, client: str) -> dict[str, Table]:
 
 
 def _numbers(where: str, name: str, values: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+    if values.dtype.kind in "cmM":
+        raise DataError(
+            f"{where}: column {name!r} holds {values.dtype}; inputs should be numbers, so encode this column"
+        )
     try:
         return values.astype(np.float32)
     except (ValueError, TypeError):

@@ -1,5 +1,6 @@
 """``fedpm.run`` and ``fedpm.resume``."""
 
+import warnings
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,14 @@ from fedpm.children import stop_import
 from fedpm.config import LENGTH, Base, Config, changes_results, flattened, load
 from fedpm.data.datasets import Dataset
 from fedpm.engines.base import Engine
-from fedpm.errors import ConfigError, require
+from fedpm.errors import ConfigError, DataError, require
 from fedpm.experiment.build import Experiment, build, start_engine
 from fedpm.experiment.folder import RunFolder
 from fedpm.experiment.loop import train
 from fedpm.experiment.observers import Callback
+from fedpm.experiment.progress import shows
 from fedpm.experiment.result import Result
+from fedpm.experiment.statistics import replaced
 from fedpm.model.kinds import Selector
 from fedpm.training.losses import Loss
 
@@ -63,11 +66,14 @@ def run(
         **settings: further settings, tables as mappings: ``rounds=5, local={"epochs": 2}``.
     """
     stop_import()
+    _check_kinds(net, on_round)
     dataset = _dataset(data, settings)
     settings |= {} if weights is None else {"model.weights": weights}
     given: dict[str, Any] = {"net": net, "data": dataset, "frozen": frozen, "trained": trained, "masked": masked}
     given |= {"loss": loss, "metrics": _several(metrics), "remote": remote}
     experiment = _built(load(config, settings), **given)
+    if net is not None and weights is None and not shows(progress):
+        _warn(experiment)
     if out is None:
         return train(experiment, None, on_round=on_round, progress=progress, start=start)
     with RunFolder.create(Path(out), experiment.config_toml) as folder:
@@ -96,6 +102,7 @@ def resume(
     ``workers``.
     """
     stop_import()
+    _check_kinds(net, on_round)
     dataset = _dataset(data, settings)
     given: dict[str, Any] = {"net": net, "data": dataset, "frozen": frozen, "trained": trained, "masked": masked}
     given |= {"loss": loss, "metrics": _several(metrics), "remote": remote}
@@ -109,9 +116,35 @@ def resume(
 def _dataset(data: Dataset | Mapping[str, Any] | None, settings: dict[str, Any]) -> Dataset | None:
     """Return the caller's own data; what are settings of the table ``data`` go to the others."""
     if isinstance(data, Mapping):
+        if not all(value is None or isinstance(value, str | int | float | Path) for value in data.values()):
+            raise DataError("data: a mapping holds settings of the table data; give data as fedpm.federation({…})")
         settings["data"] = data
         return None
+    if data is not None and not isinstance(data, Dataset):
+        raise DataError(
+            f"data: a {type(data).__name__} is no data set; give fedpm.dataset(train=…, test=…), or each client's own "
+            "by name: fedpm.federation({…})"
+        )
     return data
+
+
+def _warn(experiment: Experiment) -> None:
+    """Warn the caller of ``run``, who sees no table of kinds, that values of its network are not used."""
+    method = experiment.method
+    if lost := replaced(method.network, "weights" if method.modes == ("weights",) else "masked"):
+        warnings.warn(lost, UserWarning, stacklevel=3)
+
+
+def _check_kinds(net: Any, on_round: Any) -> None:
+    """Refuse what cannot be a network or a callback."""
+    if isinstance(net, type):
+        raise ConfigError(f"net: {net.__name__} is a class; give a network of it: {net.__name__}(…)")
+    if net is not None and not isinstance(net, nn.Module):
+        raise ConfigError(
+            f"net: a {type(net).__name__} is no network; give an nn.Module, or name one that is built in: model.name"
+        )
+    if not callable(on_round):
+        raise ConfigError(f"on_round = {on_round!r}: should be a function of a round")
 
 
 def _several(metrics: Any) -> list[Any] | None:

@@ -18,7 +18,7 @@ from fedpm.data.participation import Participation
 from fedpm.engines.base import Clients, Engine, Held, Start
 from fedpm.errors import ConfigError
 from fedpm.experiment.division import Division, divided, load
-from fedpm.experiment.fitting import check_fit, check_private_loss, check_suits
+from fedpm.experiment.fitting import check_batches, check_fit, check_private_loss, check_suits
 from fedpm.experiment.folder import Origin
 from fedpm.experiment.loggers import LOGGERS
 from fedpm.experiment.parts import method_of
@@ -125,6 +125,7 @@ def build(
     check_suits(task, called, dataset, logit_adjustment=config.local.logit_adjustment)
     network = _network(config, dataset, net, frozen, trained, masked)
     check_fit(network, task, called, dataset)
+    check_batches(network, dataset, division.parts, config.local.batch_size, _names(config, dataset))
     if guarantee is not None:
         check_private_loss(network, task, called, dataset)
         check_private(guarantee, network, division.train, [len(part) for part in division.parts])
@@ -184,9 +185,13 @@ def _network(
 def _clients(config: Config, method: Method[Any, Any], dataset: Dataset, division: Division, task: Task) -> Clients:
     """Return the client side."""
     streams = (SecretStreams if config.privacy.secret is True else Streams)(config.seed)
-    names = dataset.clients if isinstance(dataset, Federation) and config.data.split == "given" else ()
     held = Held(division.held, task, config.evaluation.local) if division.held else None
-    return Clients(method, division.train, division.parts, streams, config.local.threads, names, held)
+    return Clients(method, division.train, division.parts, streams, config.local.threads, _names(config, dataset), held)
+
+
+def _names(config: Config, dataset: Dataset) -> tuple[str, ...]:
+    """Return what clients are called, nothing if they have numbers alone."""
+    return dataset.clients if isinstance(dataset, Federation) and config.data.split == "given" else ()
 
 
 def start_engine(experiment: Experiment) -> Engine:

@@ -1,16 +1,19 @@
 """Whether network, task and data fit each other: asked before any work is done, and answered in one sentence."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedpm.data.datasets import Dataset, to_input, to_target
-from fedpm.errors import ConfigError
+from fedpm.data.partition import Indices
+from fedpm.errors import ConfigError, DataError
 from fedpm.model.masking import MaskedNetwork
 from fedpm.model.outputs import logits_of
 from fedpm.training.evaluation import evaluate
@@ -30,18 +33,44 @@ def check_fit(network: MaskedNetwork, task: Task, called: str, dataset: Dataset)
         with torch.inference_mode():
             output = logits_of(module(to_input(dataset.test.x[:1], CPU)))
     except (RuntimeError, TypeError, ValueError, IndexError) as error:
+        dtype = dataset.test.x.dtype
+        whole = dtype.kind in "iu" and dtype != np.uint8
+        remedy = f"; they are {dtype}: give floats, unless the first layer is an embedding" if whole else ""
         reason = str(error).splitlines()[0]
-        raise ConfigError(f"the network cannot take inputs of shape {dataset.input_shape}: {reason}") from None
+        raise ConfigError(f"the network cannot take inputs of shape {dataset.input_shape}: {reason}{remedy}") from None
     shape = tuple(output.shape)
     if wanted := _wanted(task, called, dataset, shape):
         raise ConfigError(f"the network gives an output of shape {shape} for one input; it should be {wanted}")
     target = to_target(dataset.test.y[:1], CPU)
     about = f"an output of shape {shape} and a target ({target.dtype}) of shape {tuple(target.shape)}"
-    value = _tried(f"task.loss = {called!r}", about, lambda: task.loss(output, target))
+    value = _tried(f"task.loss = {called!r}", about, lambda: task.loss(output.clone().requires_grad_(), target))
     if not isinstance(value, torch.Tensor) or value.ndim:
         kind = f"a tensor of shape {tuple(value.shape)}" if hasattr(value, "shape") else f"a {type(value).__name__}"
         raise ConfigError(f"task.loss = {called!r} gave {kind}; it should give one number, the mean over the batch")
+    if not value.requires_grad:
+        raise ConfigError(
+            f"task.loss = {called!r} does not depend on the output; it should, by operations that have a gradient"
+        )
     _check_metrics(module, task, dataset)
+
+
+def check_batches(
+    network: MaskedNetwork, dataset: Dataset, parts: Sequence[Indices], batch_size: int, names: Sequence[str]
+) -> None:
+    """Refuse a client with a batch of one example if a norm layer cannot train on one."""
+    alone = [client for client, part in enumerate(parts) if len(part) // -(-len(part) // batch_size) == 1]
+    if not alone or not any(isinstance(module, _BatchNorm) for module in network.net.modules()):
+        return
+    module = network.module(network.weights(0), network.initial_stats()).train()
+    try:
+        with torch.inference_mode():
+            module(to_input(dataset.test.x[:1], CPU))
+    except ValueError:
+        raise DataError(
+            f"client {(names or range(len(parts)))[alone[0]]}: trains on a batch of one example of "
+            f"{len(parts[alone[0]])}, which batch norm cannot; give it more examples or leave it out, use a larger "
+            "local.batch_size, or another norm layer"
+        ) from None
 
 
 def _wanted(task: Task, called: str, dataset: Dataset, shape: tuple[int, ...]) -> str | None:
@@ -71,18 +100,28 @@ def _wanted(task: Task, called: str, dataset: Dataset, shape: tuple[int, ...]) -
 
 
 def _check_metrics(module: nn.Module, task: Task, dataset: Dataset) -> None:
-    """Try metrics of the caller's own, so that a misfit is told before the first round."""
-    few = dataset.test.take(np.arange(min(_TRIED, len(dataset.test))))
+    """Try metrics, so that a misfit is told before the first round."""
+    y = dataset.test.y
     for metric in task.metrics:
-        if metric is not METRICS.get(metric.name):
-            about, alone = f"outputs and targets of {len(few)} examples", Task(task.loss, (metric,))
-            _tried(f"metric {metric.name!r}", about, partial(evaluate, module, few, CPU, alone))
+        own = metric is not METRICS.get(metric.name)
+        if not own and metric.name in ("accuracy", "f1") and task.loss is not binary and not _whole(y):
+            raise ConfigError(
+                f"metric {metric.name!r} counts classes or truth values, and labels of {dataset.name} are numbers; use "
+                "'mse', 'mae' or 'r2'"
+            )
+        few = dataset.test.take(np.arange(min(_TRIED if own else 2, len(y))))
+        about, alone = f"outputs and targets of {len(few)} examples", Task(task.loss, (metric,))
+        _tried(f"metric {metric.name!r}", about, partial(evaluate, module, few, CPU, alone))
+
+
+def _whole(y: npt.NDArray[Any]) -> bool:
+    """Return whether targets are classes or truth values, written as fractions perhaps."""
+    return y.dtype.kind != "f" or bool(np.isin(y, (0, 1)).all())
 
 
 def _tried(what: str, about: str, compute: Callable[[], Any]) -> Any:
     try:
-        with torch.inference_mode():
-            return compute()
+        return compute()
     except ConfigError:
         raise
     except Exception as error:  # of a function of the caller's own

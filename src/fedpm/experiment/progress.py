@@ -50,7 +50,7 @@ def round_progress(
     Unless it is said whether that is ``wanted``, it is shown where somebody is likely to look. ``about`` is said first.
     """
     console = console or Console(highlight=False, markup=False)
-    if not (_watched(console) if wanted is None else wanted):
+    if not shows(wanted, console):
         yield lambda record: None
         return
     if about:
@@ -70,7 +70,13 @@ def round_progress(
         yield show
 
 
-def _watched(console: Console) -> bool:
-    """Return whether output goes to a terminal or a notebook; a pipe is none, though colours be forced on it."""
+def shows(wanted: bool | None, console: Console | None = None) -> bool:
+    """Return whether progress is shown: as is said, else where output goes to a terminal or a notebook.
+
+    A pipe is none, though colours be forced on it.
+    """
+    if wanted is not None:
+        return wanted
+    console = console or Console()
     isatty = getattr(sys.stdout, "isatty", None)
     return console.is_jupyter or bool(isatty and isatty())

@@ -62,11 +62,18 @@ def kinds_table(network: MaskedNetwork, *, masks: bool, own: bool) -> str:
         for kind, found in sizes.items()
         if found or kind == learned
     ]
-    lost = (
+    lost = replaced(network, learned) if own else ""
+    return "\n".join([f"{'kind':8}{'tensors':>9}{'parameters':>12}", *rows, *filter(None, [lost])])
+
+
+def replaced(network: MaskedNetwork, learned: str) -> str:
+    """Return that values of the caller's network are not used, and how to keep them; nothing if they are."""
+    if network.given is not None:
+        return ""
+    return (
         f"what your network has in its {learned} tensors is replaced by random values; weights='given' keeps them "
         "(docs/pretrained.md), and those that are trained=[…] or frozen=[…] begin with their own (docs/networks.md)"
     )
-    return "\n".join([f"{'kind':8}{'tensors':>9}{'parameters':>12}", *rows, *([lost] if own and not given else [])])
 
 
 def versions() -> dict[str, str]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 import numpy.typing as npt
 
 from fedpm.aggregation.base import Aggregator
+from fedpm.errors import WireError
 from fedpm.registry import Settings
 from fedpm.rng import Streams
 from fedpm.wire.coders.base import Coding
@@ -27,6 +28,20 @@ if TYPE_CHECKING:  # parts are imported to list them, and torch takes a second
     from fedpm.model.masking import MaskedNetwork
     from fedpm.training.local import Local
     from fedpm.training.private import Private
+
+DIVERGED = 0
+"""The form of an upload that holds nothing, because training ended in values that are not finite."""
+
+
+def check_form(form: int, wanted: int, others: str) -> None:
+    """Raise WireError for an upload that says that training diverged, or is of another form, that of ``others``."""
+    if form == DIVERGED:
+        raise WireError(
+            "the client's training diverged, so it sent nothing; lower local.lr, look at its data", "diverged"
+        )
+    if form != wanted:
+        raise WireError(f"upload of form {form} instead of {wanted}{others}")
+
 
 Arrays = dict[str, npt.NDArray[Any]]
 """A state as a checkpoint holds it."""

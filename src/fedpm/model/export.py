@@ -40,9 +40,10 @@ def to_onnx(module: nn.Module, input_shape: tuple[int, ...], input_dtype: str, p
 
 
 def _examples(shape: tuple[int, ...], dtype: str) -> torch.Tensor:
-    """Return inputs that exercise the network: values in [−1, 1], or the first integers."""
-    values = torch.linspace(-1, 1, 3 * int(np.prod(shape))).sin().reshape(3, *shape)
-    return values if dtype == "float32" else values.abs().round().long()
+    """Return inputs that exercise the network: values in [−1, 1], or 1 and 0 in turn, which may be padding."""
+    count = 3 * int(np.prod(shape))
+    values = torch.linspace(-1, 1, count).sin() if dtype == "float32" else (torch.arange(count) + 1) % 2
+    return values.reshape(3, *shape)
 
 
 def _exported(module: nn.Module, examples: torch.Tensor) -> bytes:

@@ -65,6 +65,11 @@ def kinds_of(
 
     If values are ``given``, what a mask does not suit has a good one already, and is frozen.
     """
+    for selector in (*frozen, *trained, *masked):
+        if not isinstance(selector, str | type):
+            raise ConfigError(
+                f"frozen, trained or masked names {selector!r}: should be a name, a pattern or a class of modules"
+            )
     found, left = Kinds([], [], []), {*frozen, *trained, *masked} - {"*"}
     for name, parameter in net.named_parameters():
         owner = net.get_submodule(name.rpartition(".")[0])

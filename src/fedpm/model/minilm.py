@@ -4,13 +4,9 @@ Parameters bear the names of the published file. A chain passes one tensor on, s
 along as one more channel.
 """
 
-from dataclasses import dataclass
-
 import torch
 import torch.nn.functional as F
 from torch import nn
-
-from fedpm.model.lora import with_lora
 
 WIDTH, HEADS, INNER, BLOCKS, VOCABULARY, POSITIONS = 384, 12, 1536, 6, 30_522, 512
 _EPSILON = 1e-12
@@ -73,31 +69,6 @@ RENAMED = {
     "output.dense": "outer",
     "output.LayerNorm": "output_norm",
 }
-
-
-@dataclass(frozen=True)
-class Variant:
-    """What is trained of MiniLM: its last two blocks, LoRA of a rank beside their layers, or the head alone."""
-
-    rank: int = 0
-    frozen: tuple[str, ...] = ("0", "1", "2", "3", "4")
-    trained: tuple[str, ...] = ("8",)
-
-
-VARIANTS = {
-    "minilm": Variant(),
-    "minilm-head": Variant(frozen=tuple("0123456"), trained=()),
-    "minilm-lora4": Variant(4, ("0", "1", "2", "3", "4", "*.layer.*")),
-    "minilm-lora16": Variant(16, ("0", "1", "2", "3", "4", "*.layer.*")),
-    "minilm-ffa16": Variant(16, ("0", "1", "2", "3", "4", "*.layer.*", "*.down.*")),
-}
-"""The networks with MiniLM's values, by name."""
-
-
-def variant(name: str, classes: int, published: dict[str, torch.Tensor] | None = None) -> nn.Module:
-    """Return a network by its name."""
-    net = minilm(classes, published)
-    return with_lora(net, ["5", "6"], rank) if (rank := VARIANTS[name].rank) else net
 
 
 def minilm(classes: int, published: dict[str, torch.Tensor] | None = None) -> nn.Sequential:

@@ -5,8 +5,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from fedpm.errors import ConfigError
-from fedpm.model.minilm import VARIANTS as VARIANTS
-from fedpm.model.minilm import variant
+from fedpm.model.variants import VARIANTS as VARIANTS
+from fedpm.model.variants import variant
 
 BLOCKS = {"conv4": (64, 128), "conv6": (64, 128, 256), "conv10": (64, 128, 256, 512, 1024)}
 BLOCKS |= {f"{name}-slim": tuple(width // 4 for width in widths) for name, widths in BLOCKS.items()}

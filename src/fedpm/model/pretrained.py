@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from safetensors.torch import load
 from torch import nn
 
 from fedpm.data import local
+from fedpm.errors import DataError
 from fedpm.model import nets
-from fedpm.model.minilm import VARIANTS, variant
+from fedpm.model.variants import VARIANTS, variant
 
 
 @dataclass(frozen=True)
@@ -24,5 +24,12 @@ def named(name: str, input_shape: tuple[int, ...], classes: int, data_dir: Path 
     """Return a network by its name; a pretrained one is got with ``fedpm data get``, and checked."""
     if name not in VARIANTS:
         return Named(nets.build(name, input_shape, classes))
-    published = load(local.read("minilm", data_dir).files["model.safetensors"])
-    return Named(variant(name, classes, published), VARIANTS[name].frozen, VARIANTS[name].trained)
+    chosen = VARIANTS[name]
+    found = local.read(chosen.base.data, data_dir)
+    if not found.official:
+        raise DataError(
+            f"{found.location.path}: {chosen.base.file} does not hold the published values (wrong checksum); move it "
+            f"elsewhere and run fedpm data get {chosen.base.data}"
+        )
+    published = chosen.base.read(found.files[chosen.base.file])
+    return Named(variant(name, classes, published), chosen.frozen, chosen.trained)

@@ -1,5 +1,6 @@
 """Figures of lines: accuracy and bits over rounds, and accuracy against bytes."""
 
+import math
 import textwrap
 from collections import Counter
 from collections.abc import Callable
@@ -185,7 +186,7 @@ def _name(axes: Axes, lines: list[Line]) -> None:
         here = sorted(
             (line for line in lines if inside[line.name] == place), key=lambda line: float(ends[line.name][1])
         )
-        heights = apart([float(ends[line.name][1]) for line in here], 0.145 / inches)
+        heights = apart([float(ends[line.name][1]) for line in here], 0.145 / inches, top=1.0)
         for line, height in zip(here, heights, strict=True):
             x, y = (float(value) for value in ends[line.name])
             left = x + 0.015 if place else 1.025
@@ -207,11 +208,12 @@ def _name(axes: Axes, lines: list[Line]) -> None:
             )
 
 
-def apart(heights: list[float], gap: float) -> list[float]:
-    """Return rising heights that are at least ``gap`` apart, each group of neighbours about its own middle."""
+def apart(heights: list[float], gap: float, top: float = math.inf) -> list[float]:
+    """Return rising heights up to ``top``, at least ``gap`` apart, each group of neighbours about its own middle."""
     pools: list[tuple[float, int]] = []  # mean of what is left without the gaps, and how many
+    highest = top - gap * (len(heights) - 1)
     for place, height in enumerate(heights):
-        mean, count = height - place * gap, 1
+        mean, count = min(height - place * gap, highest), 1
         while pools and pools[-1][0] > mean:
             before, size = pools.pop()
             mean, count = (mean * count + before * size) / (count + size), count + size

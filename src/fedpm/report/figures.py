@@ -232,19 +232,18 @@ def _width(panels: int) -> float:
     return {1: 4.6, 2: 2.2}.get(panels, 2.6)
 
 
-def _rendered(figure: Figure, form: str) -> bytes:
+def _rendered(figure: Figure, form: str, *, transparent: bool = False) -> bytes:
     """Return a figure as png, svg or pdf; the same figure gives the same bytes."""
     buffer = io.BytesIO()
     about = {"Date": None} if form == "svg" else {"CreationDate": None} if form == "pdf" else {"Software": None}
     with mpl.rc_context({**RC, "svg.hashsalt": "fedpm"}):
-        figure.savefig(buffer, format=form, metadata=about, dpi=200, transparent=form == "svg")
+        figure.savefig(buffer, format=form, metadata=about, dpi=200, transparent=transparent)
     return buffer.getvalue()
 
 
 def save(drawn: Drawn, folder: Path) -> str:
-    """Write a figure as PNG, SVG and PDF, and return the SVG."""
+    """Write a figure as PNG, SVG and PDF, on white, and return it as SVG for a page of any colour."""
     folder.mkdir(parents=True, exist_ok=True)
-    forms = {form: _rendered(drawn.figure, form) for form in ("png", "svg", "pdf")}
-    for form, content in forms.items():
-        write_atomically(folder / f"{drawn.name}.{form}", content)
-    return forms["svg"].decode()
+    for form in ("png", "svg", "pdf"):
+        write_atomically(folder / f"{drawn.name}.{form}", _rendered(drawn.figure, form))
+    return _rendered(drawn.figure, "svg", transparent=True).decode()

@@ -17,10 +17,10 @@ from fedpm.report.tables import Table, seeds_of, settings_table, tables
 from fedpm.study.results import Collection, collect
 
 
-def write(folders: Sequence[Path], out: Path) -> Path:
-    """Write the report of studies and runs into a folder, and return its page."""
+def write(folders: Sequence[Path], out: Path, only: Sequence[str] = ()) -> Path:
+    """Write the report of studies and runs into a folder, or of the rows that are named, and return its page."""
     sections = []
-    collections = collect(folders)
+    collections = [collection.only(only) for collection in collect(folders)]
     for number, collection in enumerate(collections):
         below = out if len(collections) == 1 else out / (collection.folder.name or "runs")
         drawn, shown_tables = figures(collection), [*tables(collection), *rejected_table(collection)]

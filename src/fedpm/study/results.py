@@ -3,8 +3,8 @@
 import json
 import re
 import tomllib
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
 from statistics import mean
@@ -93,6 +93,14 @@ class Collection:
     def runs(self) -> list[Outcome]:
         """All runs."""
         return [run for group in self.groups for run in group.runs]
+
+    def only(self, labels: Sequence[str]) -> "Collection":
+        """Return the groups that have one of these labels; all of them if none is named."""
+        there = {label for group in self.groups for label in group.labels.values()}
+        if unknown := [label for label in labels if label not in there]:
+            raise ArtifactError(f"{self.folder}: no row is called {unknown[0]!r}; there are {', '.join(sorted(there))}")
+        kept = [group for group in self.groups if not labels or set(labels) & set(group.labels.values())]
+        return replace(self, groups=kept)
 
     @property
     def metrics(self) -> list[str]:

@@ -17,8 +17,16 @@ def aligned(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 
 
 def cross_entropy(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """Return the cross-entropy of classes: outputs (N, classes, …), targets (N, …) whole numbers."""
-    return F.cross_entropy(output, target.long())
+    """Return the cross-entropy of classes: outputs (N, classes, …), targets (N, …) whole numbers.
+
+    Of pixels or words those below 0 are of no class, and do not count.
+    """
+    target = target.long()
+    if target.ndim == 1:
+        return F.cross_entropy(output, target)
+    known = target >= 0
+    total = F.cross_entropy(output, target.where(known, -100), ignore_index=-100, reduction="sum")
+    return total / known.sum().clamp(min=1)
 
 
 def binary(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:

@@ -98,8 +98,9 @@ def decided(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 
 def accuracy(output: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return how many targets are met, of how many; those below 0 are of no class and do not count."""
-    known = target >= 0
-    return ((decided(output, target) == target) & known).sum(), known.sum()
+    known, said = target >= 0, decided(output, target)
+    true = target > 0.5 if said.dtype == torch.bool else target  # a truth value may be a probability
+    return ((said == true) & known).sum(), known.sum()
 
 
 def mse(output: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, int]:
@@ -129,9 +130,9 @@ def _positives(found: torch.Tensor, true: torch.Tensor) -> Iterator[tuple[torch.
         for number in torch.unique(true[true >= 0]):
             yield found == number, true == number
     elif true.ndim == 2:
-        yield from zip(found.T, true.T > 0, strict=True)
+        yield from zip(found.T, true.T > 0.5, strict=True)
     else:
-        yield found, true > 0
+        yield found, true > 0.5
 
 
 def r2(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:

@@ -125,7 +125,7 @@ class ScoreTrainer:
         steps = _ScoreSteps(sampled, prepare, how.rate(rng.round, len(shard)))
         stats, figures = fit(self.network, steps, stats=stats, shard=shard, rng=rng, how=how)
         trained = sampled.theta()
-        if self.threshold:
+        if self.threshold and not np.isnan(trained).any():
             return Trained((trained > 0.5).astype(np.float32), stats, figures)
         return Trained(trained, stats, {**figures, "uplink_kl_bpp": divergence(trained, theta)})
 

@@ -22,6 +22,7 @@ from fedpm.methods.base import ClientResult
 from tests.conftest import small_config, small_net
 from tests.engines.missing import Only
 from tests.experiment.test_judging import hospitals
+from tests.model.test_pretrained import base
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedpm[flower]'")
 pytestmark = pytest.mark.flower
@@ -113,9 +114,11 @@ class Nodes:
 
 
 @contextmanager
-def nodes(partitions: Sequence[int], of: int, given: Any = None, **settings: object) -> Iterator[Nodes]:
+def nodes(
+    partitions: Sequence[int], of: int, given: Any = None, net: Any = None, **settings: object
+) -> Iterator[Nodes]:
     config = small_config(engine="flower", **settings)
-    cluster = Nodes(config, build(config, net=small_net(), data=given), partitions, of)
+    cluster = Nodes(config, build(config, net=net or small_net(), data=given), partitions, of)
     try:
         yield cluster
     finally:
@@ -143,6 +146,19 @@ def test_all_well_gives_the_same_bytes_both_ways() -> None:
     for record, other in zip(result.rounds, alone.rounds, strict=True):
         assert {**record, "seconds": 0} == {**other, "seconds": 0}
     assert result.rounds[2]["downlink_bytes"] < result.rounds[1]["downlink_bytes"] * 1.5
+
+
+@pytest.mark.slow
+def test_masks_over_a_pretrained_network_give_the_same_bytes_in_process_with_workers_and_on_flower() -> None:
+    net, settings = base(), dict[str, Any](rounds=2, clients={"total": 3}, model={"weights": "given"})
+    with nodes(range(3), 3, net=net, **settings) as cluster:
+        fleet = cluster.fleet(quorum=3, deadline=60)
+        result = fedpm.run(cluster.config, net=net, start=lambda experiment: fleet)
+    for workers in (1, 2):
+        alone = fedpm.run(small_config(workers=workers, **settings), net=net)
+        assert result.file.to_bytes() == alone.file.to_bytes()
+        for record, other in zip(result.rounds, alone.rounds, strict=True):
+            assert {**record, "seconds": 0} == {**other, "seconds": 0}
 
 
 @pytest.mark.slow

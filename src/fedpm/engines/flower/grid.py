@@ -48,7 +48,7 @@ class Fleet:
         *,
         total: int,
         owned: Callable[[int], Sequence[int]] | None = None,
-        pause: float = 1.0,
+        pause: float = 0.25,
         say: Callable[[str], None] = print,
     ) -> None:
         self._grid, self._clients, self._limits, self._total = grid, clients, limits, total

@@ -16,7 +16,7 @@ import numpy as np
 from fedpm.aggregation.base import Aggregator
 from fedpm.aggregation.mean import Mean
 from fedpm.errors import WireError
-from fedpm.methods.base import Arrays, Broadcast, ClientResult
+from fedpm.methods.base import DIVERGED, Arrays, Broadcast, ClientResult, check_form
 from fedpm.methods.dense.gaussian import GaussianLevels
 from fedpm.methods.dense.quantiser import Quantised, Quantiser, Trainer, the_mean
 from fedpm.methods.dense.reader import BRIEF, WeightReader
@@ -34,9 +34,6 @@ if TYPE_CHECKING:
 
     from fedpm.data.datasets import Shard
     from fedpm.model.masking import MaskedNetwork
-
-DIVERGED = 0
-"""The form of an upload that holds nothing, because training ended in weights that are not finite."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,10 +142,7 @@ class Deltas:
         message = Message.from_bytes(payload)
         fingerprint = self.network.fingerprint(self.seed)
         message.expect(Kind.UPLOAD, fingerprint, state.round + 1, client, self.network.stats_size)
-        if message.form == DIVERGED:
-            raise WireError("the client's training diverged, so it sent no change; lower local.lr", "diverged")
-        if message.form != self.form:
-            raise WireError(f"upload of form {message.form} instead of {self.form}: of another method")
+        check_form(message.form, self.form, ": of another method")
         stats = read_floats(self.network, message, state.stats)
         check_statistics(self.network, stats)
         delta = self._change(message.coded, state.round + 1, client)

@@ -12,8 +12,8 @@ import numpy as np
 from fedpm.aggregation.base import Aggregator
 from fedpm.aggregation.mean import Mean
 from fedpm.aggregation.posterior import UNIT, AggregationSettings, Posterior, kept_quarters, resets
-from fedpm.errors import ConfigError, WireError
-from fedpm.methods.base import Arrays, Broadcast, ClientResult, Ingredients
+from fedpm.errors import ConfigError
+from fedpm.methods.base import DIVERGED, Arrays, Broadcast, ClientResult, Ingredients, check_form
 from fedpm.methods.mask.downlink import Addition, Content, DownlinkWriter, context
 from fedpm.methods.mask.effort import PRIVATE, TUNED, FedPMSettings, trainer
 from fedpm.methods.mask.history import History
@@ -23,6 +23,7 @@ from fedpm.methods.statistics import check_statistics, read_floats, rounded, wri
 from fedpm.registry import MethodSpec, register
 from fedpm.rng import Streams
 from fedpm.wire.coders.base import Coding, Context
+from fedpm.wire.entropy import Coded
 from fedpm.wire.masks import Mask, entropy, sample_mask
 from fedpm.wire.message import Kind, Message
 from fedpm.wire.theta import Vector
@@ -99,10 +100,11 @@ class FedPM:
             rng=rng,
         )
         known = context(self.network, theta, Streams(told.seed).at(rng.round, rng.client))
-        mask, coded = self.coding.coder.encode(trained.values, known, private=rng)
-        fingerprint = self.network.fingerprint(told.seed)
+        form, mask, coded = DIVERGED, np.zeros(1, np.uint8), Coded(b"", 0.0)  # any sample of NaN would be zeros
+        if not np.isnan(trained.values).any():
+            form, (mask, coded) = self._upload_form, self.coding.coder.encode(trained.values, known, private=rng)
         floats = write_floats(self.network, trained.stats, told.stats)
-        named = (Kind.UPLOAD, self._upload_form, fingerprint, rng.round, rng.client)
+        named = (Kind.UPLOAD, form, self.network.fingerprint(told.seed), rng.round, rng.client)
         message = Message(*named, coded.data, trained.stats, floats)
         metrics = {
             **trained.metrics,
@@ -139,9 +141,7 @@ class FedPM:
         message = Message.from_bytes(payload)
         fingerprint = self.network.fingerprint(self.seed)
         message.expect(Kind.UPLOAD, fingerprint, state.round + 1, client, self.network.stats_size)
-        if message.form != self._upload_form:
-            wanted = f"{self._upload_form} ({self.coding.name})"
-            raise WireError(f"upload of form {message.form} instead of {wanted}: of another method or coder")
+        check_form(message.form, self._upload_form, f" ({self.coding.name}): of another method or coder")
         stats = read_floats(self.network, message, state.stats)
         check_statistics(self.network, stats)
         mask = self.coding.coder.decode(message.coded, self.context(state, client))

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from fedpm.aggregation.base import Aggregator
 from fedpm.aggregation.mean import Mean
 from fedpm.errors import WireError
-from fedpm.methods.base import Arrays, Broadcast, ClientResult, Ingredients
+from fedpm.methods.base import DIVERGED, Arrays, Broadcast, ClientResult, Ingredients, check_form
 from fedpm.methods.relay import join, split
 from fedpm.methods.statistics import Floats, check_statistics
 from fedpm.registry import MethodSpec, Settings, register, setting
@@ -93,9 +93,10 @@ class RankLearning:
         ranks, stats = self.read(broadcast, rng.round)
         frozen = self.network.weights(self.seed)
         trained = self.trainer.train(self._scores(ranks), frozen=frozen, stats=stats, shard=shard, rng=rng)
-        coded = self._coded(self._ranked(trained.values))
-        fingerprint = self.network.fingerprint(self.seed)
-        message = Message(Kind.UPLOAD, FORM, fingerprint, rng.round, rng.client, coded.data, trained.stats)
+        diverged = np.isnan(trained.values).any()
+        coded = Coded(b"", 0.0) if diverged else self._coded(self._ranked(trained.values))
+        form, fingerprint = DIVERGED if diverged else FORM, self.network.fingerprint(self.seed)
+        message = Message(Kind.UPLOAD, form, fingerprint, rng.round, rng.client, coded.data, trained.stats)
         plain = float(sum(part.size * np.log2(part.size) for part in self.network.parts))  # so many bits a rank
         bits = {"uplink_ideal_bpp": coded.ideal_bits, "uplink_paper_bpp": plain}
         return ClientResult(message.to_bytes(), trained.metrics | {n: b / self.network.size for n, b in bits.items()})
@@ -146,8 +147,7 @@ class RankLearning:
         message = Message.from_bytes(payload)
         fingerprint = self.network.fingerprint(self.seed)
         message.expect(Kind.UPLOAD, fingerprint, state.round + 1, client, self.network.stats_size)
-        if message.form != FORM:
-            raise WireError(f"upload of form {message.form} instead of {FORM}: of another method")
+        check_form(message.form, FORM, ": of another method")
         check_statistics(self.network, message.stats)
         return RankUpdate(self._orders(message.coded), message.stats)
 

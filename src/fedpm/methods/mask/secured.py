@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedpm.errors import ConfigError, EngineError, WireError
-from fedpm.methods.base import ClientResult
+from fedpm.methods.base import DIVERGED, ClientResult
 from fedpm.methods.mask.downlink import Addition
 from fedpm.methods.mask.fedpm import FedPM
 from fedpm.methods.mask.state import MaskState, MaskUpdate
@@ -115,6 +115,8 @@ class SecureFedPM(FedPM):
         trained = super().client_update(broadcast, shard, rng, memory)
         try:
             plain = Message.from_bytes(trained.payload)
+            if plain.form == DIVERGED:
+                return ClientResult(b"")
             floats = read_floats(self.network, plain, self.reader.read(broadcast, rng.round, memory).stats)
             check_statistics(self.network, floats)
         except WireError:

@@ -5,7 +5,7 @@ carries too much into 2^s pieces.
 """
 
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -13,9 +13,9 @@ import numpy.typing as npt
 
 from fedpm.rng import Streams
 from fedpm.wire.coders.base import Context
-from fedpm.wire.masks import Mask
 
 Integers = npt.NDArray[np.int32]
+Values = npt.NDArray[Any]
 
 LENGTHS = np.array([round(2 ** (step / 8)) for step in range(89)], np.int64)
 """Lengths that a block may have, in steps of 9 % up to 2048; a layer's is a byte on the wire, its place here."""
@@ -23,49 +23,46 @@ MAX_CUTS = 11  # 2¹¹ pieces of one parameter
 
 
 @dataclass(frozen=True)
-class Pieces:
-    """Pieces of one length, 2^cut of a block: the parameters of each, −1 where a layer has none left."""
-
-    cut: int
-    rows: Integers
-
-    def store(self, mask: Mask, sample: npt.NDArray[np.uint8]) -> None:
-        """Put the sampled bits of the pieces where they belong."""
-        real = self.rows >= 0
-        mask[self.rows[real]] = sample[real]
-
-
-@dataclass(frozen=True)
 class Plan:
-    """How a layer is cut: the parameters in their order, the blocks' length, and the s of each block."""
+    """How a layer of ``size`` parameters is cut: the blocks' length, and the s of each block."""
 
-    order: Integers
+    size: int
     length: int
     cuts: Integers
 
-    @cached_property
-    def pieces(self) -> list[Pieces]:
-        """The pieces, those of one length together."""
-        rows = in_blocks(self.order, self.length)
-        return [Pieces(cut, cut_rows(rows[self.cuts == cut], cut, -1)) for cut in np.unique(self.cuts).tolist()]
+    @property
+    def kinds(self) -> list[int]:
+        """Every s that occurs, rising: pieces of one s have one length."""
+        return [int(cut) for cut in np.unique(self.cuts)]
 
     @property
     def count(self) -> int:
         """The number of pieces."""
-        return sum(len(pieces.rows) for pieces in self.pieces)
+        return int((1 << self.cuts.astype(np.int64)).sum())
+
+    def split(self, values: Values) -> list[Values]:
+        """Return numbers of all parameters, in their order, as the rows of each kind of pieces, padded with zeros."""
+        rows = in_blocks(values, self.length)
+        return [cut_rows(rows[self.cuts == cut], cut) for cut in self.kinds]
+
+    def join(self, pieces: list[Values]) -> Values:
+        """Return what ``split`` would split so."""
+        columns = int(LENGTHS[self.length])
+        rows = np.empty((len(self.cuts), columns), pieces[0].dtype if pieces else np.uint8)
+        for cut, values in zip(self.kinds, pieces, strict=True):
+            rows[self.cuts == cut] = values.reshape(len(values) >> cut, -1)[:, :columns]
+        return rows.reshape(-1)[: self.size]
 
 
-def in_blocks(order: Integers, length: int) -> Integers:
-    """Return the blocks of a layer as rows, the last one padded with −1."""
+def in_blocks(values: Values, length: int) -> Values:
+    """Return the numbers of a layer as rows, one for each block, the last one padded with zeros."""
     columns = int(LENGTHS[length])
-    rows = np.full(-(-len(order) // columns) * columns, -1, np.int32)
-    rows[: len(order)] = order
-    return rows.reshape(-1, columns)
+    return np.pad(values, (0, -len(values) % columns)).reshape(-1, columns)
 
 
-def cut_rows(rows: npt.NDArray[Any], cut: int, padding: int) -> npt.NDArray[Any]:
+def cut_rows(rows: Values, cut: int) -> Values:
     """Return rows cut into 2^cut pieces each."""
-    padded = np.pad(rows, ((0, 0), (0, -rows.shape[1] % 2**cut)), constant_values=padding)
+    padded = np.pad(rows, ((0, 0), (0, -rows.shape[1] % 2**cut)))
     return padded.reshape(len(rows) * 2**cut, padded.shape[1] // 2**cut)
 
 
@@ -74,10 +71,15 @@ def most_cuts(length: int) -> int:
     return int(LENGTHS[length] - 1).bit_length()
 
 
-def orders(context: Context) -> list[Integers]:
-    """Return each layer's parameters in the order that the seed gives."""
-    sizes = context.sizes or (context.size,)
-    return np.split(_order(context.shared.seed, sizes), np.cumsum(sizes)[:-1])
+def layers(context: Context) -> list[slice]:
+    """Return where each layer's parameters stand, in the order of ``order`` as in that of the network."""
+    ends = np.cumsum(context.sizes or (context.size,)).tolist()
+    return [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
+
+
+def order(context: Context) -> Integers:
+    """Return the parameters, layer by layer, in the order that the seed gives."""
+    return _order(context.shared.seed, context.sizes or (context.size,))
 
 
 @lru_cache(maxsize=1)  # the same for all clients and rounds of a run

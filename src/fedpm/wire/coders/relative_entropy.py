@@ -17,22 +17,20 @@ from pydantic import model_validator
 
 from fedpm.errors import WireError
 from fedpm.registry import CoderSpec, Settings, register, setting
-from fedpm.rng import Streams, scrambled
+from fedpm.rng import Streams
 from fedpm.wire.coders.base import Context
-from fedpm.wire.coders.blocks import LENGTHS, MAX_CUTS, Pieces, Plan, cut_rows, in_blocks, most_cuts, orders
+from fedpm.wire.coders.blocks import LENGTHS, MAX_CUTS, Plan, cut_rows, in_blocks, layers, most_cuts, order
+from fedpm.wire.coders.candidates import UNIT, Candidates, drawn, parts
 from fedpm.wire.entropy import AnsCoder, Coded, close_stack, decode, encode, models, open_stack, to_bytes
 from fedpm.wire.masks import Mask
-from fedpm.wire.theta import Theta, Vector, blocks
+from fedpm.wire.theta import Theta, Vector
 
 Bytes = npt.NDArray[np.uint8]
 Integers = npt.NDArray[np.int32]
 
 MAX_INDEX_BITS = 12
 FLOOR = 3  # candidates are drawn from a θ_g of at least 3/256 and at most 253/256, or nothing could be learned there
-_EVIDENCE = np.float32(2**8)  # likelihood ratios are multiples of 1/256, so that their sums are exact in float32
 _SKEW = np.float32(1 / 16)  # what is added to the evidence of a bit that is rare under θ_g (``_evidence``)
-_DIGITS = 10  # of the power of the likelihood ratio, which is below 4 and a multiple of 1/256
-_CHUNK = 2**16  # random words drawn at a time
 _HEAD = struct.Struct("<BI")  # index bits, bytes of the cuts
 
 
@@ -45,36 +43,42 @@ class RelativeEntropy:
 
     def encode(self, theta: Vector, context: Context, private: Streams) -> tuple[Mask, Coded]:
         """Sample a mask from candidates that both ends know, and send which they were."""
-        proposal = proposals(context.theta)
-        evidence, bits = _evidence(theta, proposal)
-        plans = [self._plan(order, bits) for order in orders(context)]
-        mask = np.empty(len(theta), np.uint8)
+        known = _Known.of(context)
+        evidence, expected, bits = _evidence(theta[known.order], known.proposal)
+        plans = [self._plan(bits[layer]) for layer in known.layers]
         chance = private.uint32("index", sum(plan.count for plan in plans))
         index = np.empty(len(chance), np.int32)
-        for where, candidates in _candidates(plans, context, proposal, self.index_bits):
-            index[where], sample = candidates.choose(evidence, theta * evidence, chance[where])
-            candidates.pieces.store(mask, sample)
-        return mask, self._pack(plans, index)
+        done = 0
+        for number, (plan, layer) in enumerate(zip(plans, known.layers, strict=True)):
+            split = zip(
+                known.candidates(number, plan, 2**self.index_bits),
+                plan.split(evidence[layer]),
+                plan.split(expected[layer]),
+                strict=True,
+            )
+            for candidates, mine, wanted in split:
+                where = slice(done, done + len(mine))
+                index[where] = _choice(candidates, mine, wanted.sum(1), chance[where])
+                done = where.stop
+        return known.mask(plans, index, 2**self.index_bits), self._pack(plans, index)
 
     def decode(self, data: bytes, context: Context) -> Mask:
         """Return the mask."""
         plans, index, index_bits = _unpack(data, context)
-        mask = np.empty(context.size, np.uint8)
-        for where, candidates in _candidates(plans, context, proposals(context.theta), index_bits):
-            candidates.pieces.store(mask, candidates.take(index[where]))
-        return mask
+        return _Known.of(context).mask(plans, index, 2**index_bits)
 
-    def _plan(self, order: Integers, bits: Vector) -> Plan:
+    def _plan(self, bits: Vector) -> Plan:
         """Cut a layer into blocks that carry the budget, and those with far more into pieces."""
-        length = int(np.abs(LENGTHS * float(bits[order].mean()) - self.budget).argmin())
-        rows = in_blocks(order, length)
-        carried = np.append(bits, np.float32(0))[rows]  # a padding, −1, is the zero at the end
+        length = int(np.abs(LENGTHS * float(bits.mean()) - self.budget).argmin())
+        carried = in_blocks(bits, length)
         limit = (self.budget + self.index_bits) / 2
-        cuts = np.full(len(rows), most_cuts(length), np.int32)
-        for cut in reversed(range(most_cuts(length))):
-            fits = cut_rows(carried, cut, 0).sum(1).reshape(len(rows), -1).max(1) <= limit
-            cuts[fits] = cut
-        return Plan(order, length, cuts)
+        cuts = np.zeros(len(carried), np.int32)
+        over = np.arange(len(carried))
+        for cut in range(most_cuts(length)):
+            pieces = cut_rows(carried[over], cut).sum(1).reshape(-1, 2**cut)
+            over = over[pieces.max(1) > limit]
+            cuts[over] = cut + 1
+        return Plan(len(bits), length, cuts)
 
     def _pack(self, plans: list[Plan], index: Integers) -> Coded:
         counts = [len(plan.cuts) for plan in plans]
@@ -93,101 +97,66 @@ def proposals(theta_g: Theta) -> Bytes:
     return table.astype(np.uint8).take(theta_g.numerator)
 
 
-def _evidence(theta: Vector, proposal: Bytes) -> tuple[Vector, Vector]:
-    """Return the log-likelihood ratio e of a one against a zero, and KL(θ_k ‖ θ_g) in bits, of every parameter.
+def _evidence(theta: Vector, proposal: Bytes) -> tuple[Vector, Vector, Vector]:
+    """Return the log-likelihood ratio e of a one against a zero, θ_k · e and KL(θ_k ‖ θ_g) in bits, of every parameter.
 
     To e is added a skew of about e²(1 − 2θ_g)/16. Without it, a choice among so few candidates would move θ_g too far
     towards 0 and 1 and not far enough away from them: the best candidate is not as rare as likelihoods have it.
     """
-    evidence, bits = np.empty((2, len(theta)), np.float32)
-    for part in blocks(len(theta)):
+    evidence, expected, bits = np.empty((3, len(theta)), np.float32)
+    for part in parts(len(theta)):
         p = theta[part].clip(2.0**-20, 1 - 2.0**-20)
         q = proposal[part] / np.float32(256)
         one, zero = np.log(p / q), np.log((1 - p) / (1 - q))
         ratio = one - zero
         ratio += _SKEW * (1 - 2 * q) * (ratio**2).clip(max=1)
-        evidence[part] = np.rint(ratio * _EVIDENCE) / _EVIDENCE
+        evidence[part] = np.rint(ratio * UNIT) / UNIT
+        expected[part] = theta[part] * evidence[part]
         bits[part] = (p * one + (1 - p) * zero) / np.float32(np.log(2))
-    return evidence, bits
+    return evidence, expected, bits
 
 
-class _Candidates:
-    """The 2^b candidates of pieces of one length: bytes of a counter-based stream, compared with θ_g."""
+@dataclass(frozen=True)
+class _Known:
+    """What both ends know: the order of the parameters, and in this order where layers are and θ_g in 1/256."""
 
-    def __init__(self, pieces: Pieces, proposal: Bytes, key: np.uint64, index_bits: int) -> None:
-        self.pieces = pieces
-        self._proposal = proposal
-        self._key = key
-        self._number = 2**index_bits
-        self._words = -(-pieces.rows.shape[1] // 8)
+    context: Context
+    order: Integers
+    layers: list[slice]
+    proposal: Bytes
 
-    def take(self, index: Integers) -> Bytes:
-        """Return the candidate of that index of each piece."""
-        rows = self.pieces.rows
-        sample = np.empty(rows.shape, np.uint8)
-        for part in _parts(len(rows), self._words):
-            sample[part] = self._draw(part, index[part, None])[:, 0]
-        return sample
+    @classmethod
+    def of(cls, context: Context) -> Self:
+        places = order(context)
+        return cls(context, places, layers(context), proposals(context.theta)[places])
 
-    def choose(self, evidence: Vector, expected: Vector, chance: npt.NDArray[np.uint32]) -> tuple[Integers, Bytes]:
-        """Draw a candidate of each piece, so that its evidence is on average what ``expected`` adds up to there."""
-        rows = self.pieces.rows
-        padded = [np.append(values, np.float32(0)) for values in (evidence, expected)]
-        index, sample = np.empty(len(rows), np.int32), np.empty(rows.shape, np.uint8)
-        for part in _parts(len(rows), self._words * self._number):
-            candidates = self._draw(part, np.arange(self._number)[None])
-            mine, wanted = (values[rows[part]] for values in padded)
-            ratios = (candidates.astype(np.float32) @ mine[..., None])[..., 0]
-            shares = _shares(ratios, wanted.sum(1)).cumsum(1)
-            drawn = shares[:, -1:] * (chance[part, None] / 2.0**32)
-            index[part] = (shares <= drawn).sum(1)
-            sample[part] = candidates[np.arange(len(mine)), index[part]]
-        return index, sample
+    def candidates(self, layer: int, plan: Plan, number: int) -> list[Candidates]:
+        """Return the candidates of a layer's pieces, by their kinds."""
+        split = zip(plan.kinds, plan.split(self.proposal[self.layers[layer]]), strict=True)
+        shared = self.context.shared
+        return [Candidates(shared.words(f"candidates {layer} {cut}", 1)[0], number, rows) for cut, rows in split]
 
-    def _draw(self, part: slice, index: npt.NDArray[np.integer]) -> npt.NDArray[np.bool_]:
-        """Return candidates of some pieces, of shape (pieces, candidates, parameters)."""
-        rows = self.pieces.rows[part]
-        piece = np.arange(part.start, part.start + len(rows), dtype=np.uint64)[:, None]
-        first = (piece * np.uint64(self._number) + index.astype(np.uint64)) * np.uint64(self._words)
-        counters = first[..., None] + np.arange(self._words, dtype=np.uint64)
-        draws = scrambled(self._key, counters).astype("<u8", copy=False).view(np.uint8)
-        return draws[..., : rows.shape[1]] < self._proposal[rows][:, None]
+    def mask(self, plans: list[Plan], index: Integers, number: int) -> Mask:
+        """Return the mask that is made of the candidates of these indices."""
+        mask = np.empty(len(self.order), np.uint8)
+        done = 0
+        for layer, plan in enumerate(plans):
+            samples = []
+            for candidates in self.candidates(layer, plan, number):
+                end = done + len(candidates.proposal)
+                samples.append(candidates.take(index[done:end]))
+                done = end
+            mask[self.order[self.layers[layer]]] = plan.join(samples)
+        return mask
 
 
-def _shares(ratios: Vector, wanted: Vector) -> Vector:
-    """Return a power of each candidate's likelihood ratio: the highest at which their mean logarithm is below wanted.
-
-    The power is found digit by digit, 2, 1, ½, …: a digit multiplies the weights, and its half is its square root.
-    """
-    excess = ratios - wanted[:, None]
-    weights = np.ones_like(ratios)
-    factor = np.exp(2 * (ratios - ratios.max(1, keepdims=True)))
-    for _ in range(_DIGITS):
-        trial = weights * factor
-        short = np.einsum("pc,pc->p", trial, excess) < 0
-        np.copyto(weights, trial, where=short[:, None])
-        np.sqrt(factor, out=factor)
-    return weights
-
-
-def _candidates(
-    plans: list[Plan], context: Context, proposal: Bytes, index_bits: int
-) -> list[tuple[slice, _Candidates]]:
-    """Return the candidates of all pieces, and where in the upload their indices stand."""
-    candidates, done = [], 0
-    for layer, plan in enumerate(plans):
-        for pieces in plan.pieces:
-            key = context.shared.words(f"candidates {layer} {pieces.cut}", 1)[0]
-            where = slice(done, done + len(pieces.rows))
-            candidates.append((where, _Candidates(pieces, proposal, key, index_bits)))
-            done = where.stop
-    return candidates
-
-
-def _parts(count: int, words: int) -> list[slice]:
-    """Return the parts of ``count`` pieces of so many random words each in which to work."""
-    step = max(1, _CHUNK // words)
-    return [slice(start, min(start + step, count)) for start in range(0, count, step)]
+def _choice(candidates: Candidates, evidence: Vector, wanted: Vector, chance: npt.NDArray[np.uint32]) -> Integers:
+    """Draw a candidate of each piece, so that its evidence is ``wanted`` on average."""
+    index = np.empty(len(wanted), np.int32)
+    for part in parts(len(wanted), candidates.number):
+        ratios = np.ascontiguousarray(candidates.sums(part, evidence[part]).T)  # a column is a piece: many sums at once
+        index[part] = drawn(ratios, wanted[part], chance[part] / 2.0**32)
+    return index
 
 
 def _contexts(counts: list[int]) -> Bytes:
@@ -197,16 +166,16 @@ def _contexts(counts: list[int]) -> Bytes:
 
 def _unpack(data: bytes, context: Context) -> tuple[list[Plan], Integers, int]:
     """Return how the layers were cut, the indices and their bits."""
-    layers = orders(context)
-    if len(data) < _HEAD.size + len(layers):
+    sizes = context.sizes or (context.size,)
+    if len(data) < _HEAD.size + len(sizes):
         raise WireError(f"mask of {len(data)} bytes: too short to hold the block lengths of its layers; it was cut")
     index_bits, cut_bytes = _HEAD.unpack_from(data)
-    lengths, coded = data[_HEAD.size : _HEAD.size + len(layers)], data[_HEAD.size + len(layers) :]
+    lengths, coded = data[_HEAD.size : _HEAD.size + len(sizes)], data[_HEAD.size + len(sizes) :]
     if not 0 < index_bits <= MAX_INDEX_BITS or max(lengths) >= len(LENGTHS):
         raise WireError(f"mask with indices of {index_bits} bits, or blocks of an unknown length: it is damaged")
-    counts = [-(-len(order) // int(LENGTHS[length])) for order, length in zip(layers, lengths, strict=True)]
+    counts = [-(-size // int(LENGTHS[length])) for size, length in zip(sizes, lengths, strict=True)]
     cuts = np.split(decode(coded[:cut_bytes], _contexts(counts), MAX_CUTS + 1), np.cumsum(counts)[:-1])
-    plans = [Plan(*layer) for layer in zip(layers, lengths, cuts, strict=True)]
+    plans = [Plan(*layer) for layer in zip(sizes, lengths, cuts, strict=True)]
     for plan in plans:
         if int(plan.cuts.max(initial=0)) > most_cuts(plan.length):
             raise WireError(f"mask cuts a block of {LENGTHS[plan.length]} parameters too often: it is damaged")

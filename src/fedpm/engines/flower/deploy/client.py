@@ -12,6 +12,7 @@ from flwr.clientapp import ClientApp
 
 from fedpm.config.sections import ClientsConfig
 from fedpm.engines.flower import messages
+from fedpm.engines.flower.deploy import preloaded
 from fedpm.engines.flower.node import Answer, Memory, Request
 from fedpm.processes import kill_group
 
@@ -47,6 +48,18 @@ def supervised(context: Context, request: Request, memory: Memory, seconds: floa
         "request": request,
         "memory": memory,
     }
+    try:
+        code, output = preloaded.work(job, seconds) or _started(job, seconds)
+    except (TimeoutError, subprocess.TimeoutExpired):
+        return Answer(fault="silent", reason=f"its work was ended at the deadline, after {seconds:.0f} s"), memory
+    if code != 0:
+        return Answer(fault="crashed", reason=f"the client's process ended with code {code}"), memory
+    answer_and_memory: Any = pickle.loads(output)  # noqa: S301 - from the process that was started above
+    return answer_and_memory[0], answer_and_memory[1]
+
+
+def _started(job: dict[str, Any], seconds: float) -> tuple[int, bytes]:
+    """Start a process for the work, which has yet to import all that it needs, where no preloaded one can be had."""
     # -P: nothing is imported from the folder in which the node was started
     command = [sys.executable, "-P", "-m", "fedpm.engines.flower.deploy.worker", str(os.getpid())]
     worker = subprocess.Popen(  # noqa: S603 - our own words
@@ -54,14 +67,9 @@ def supervised(context: Context, request: Request, memory: Memory, seconds: floa
     )
     try:
         output, _ = worker.communicate(pickle.dumps(job), timeout=seconds)
-    except subprocess.TimeoutExpired:
-        return Answer(fault="silent", reason=f"its work was ended at the deadline, after {seconds:.0f} s"), memory
     finally:
         kill_group(worker)
-    if worker.returncode != 0:
-        return Answer(fault="crashed", reason=f"the client's process ended with code {worker.returncode}"), memory
-    answer_and_memory: Any = pickle.loads(output)  # noqa: S301 - from the process that was started above
-    return answer_and_memory[0], answer_and_memory[1]
+    return worker.returncode, output
 
 
 def _hosted(context: Context) -> list[int]:

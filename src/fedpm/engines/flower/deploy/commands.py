@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
+from fedpm.engines.flower.deploy.preloaded import preloaded
 from fedpm.engines.flower.environment import quiet, require_flower
 from fedpm.errors import ConfigError, EngineError
 from fedpm.processes import supervise
@@ -25,14 +26,19 @@ def execute(command: str, arguments: list[str]) -> NoReturn:
     Flower's processes watch over each other, but one that waits for the rest of a message hears no signal.
     """
     require_flower()
+    from fedpm.engines.flower.deploy.relay import relayed  # needs Flower's own dependencies
+
     line = [_program(command), *arguments]
     if command == "flwr":
         os.execve(line[0], line, quiet())  # noqa: S606 - arguments of the user's own
     if command == "flower-superlink":
         keep_database_private(arguments)
+    if command != "flower-supernode" or _QUESTIONS.intersection(arguments):
+        sys.exit(supervise(line, quiet()))
     told: list[int] = []
-    code = supervise(line, quiet(), told=told)
-    if command == "flower-supernode" and code in (0, 130) and not told and not _QUESTIONS.intersection(arguments):
+    with relayed(arguments, quiet()) as ours, preloaded(quiet()) as environment:
+        code = supervise([line[0], *ours], environment, told=told)
+    if code in (0, 130) and not told:
         raise EngineError(
             "the SuperNode has ended by itself: most likely its SuperLink was started anew without --database, and "
             "does not know its key any more; register that again (fedpm flower register), and start the SuperNode"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
-import httpx
+import httpcore
 import uvicorn
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
@@ -24,30 +24,44 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from fedpm.engines.flower.deploy.packed import PackedTransport, Packing, agreed, offer
+
 CONNECTIONS = 500
 """Connections at a time, with those that have not yet said a word; more are closed at once."""
 IDLE = 20.0
 """Seconds for the handshake of TLS, for the head of a request, and between two requests."""
+LINGER = 90.0
+"""Seconds between two requests of a relay: those of a node that works are far apart."""
+HOLD = 20.0
+"""Seconds after which a SuperNode that asks for messages is told that there are none; it waits for 30 at most."""
 SLOWEST = 20_000
 """Bytes per second at which a body arrives at least."""
 BODIES = 4
 """Bodies of the largest size that may be under way together."""
 _CALL = re.compile(r"[a-z-]+")
-_HOP_HEADERS = {"connection", "host", "transfer-encoding", "server", "date", "keep-alive"}
+_HOP_HEADERS = {b"connection", b"host", b"transfer-encoding", b"server", b"date", b"keep-alive", b"accept-encoding"}
 """Headers that belong to one of the two connections, not to the message."""
+_QUESTION = 1000
+"""Bytes that a question for messages has at most."""
+_UNREACHABLE = (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException)
 
 
 class Passage:
-    """Hands on the calls of SuperNodes, piece by piece, and answers all others with 404."""
+    """Hands on the calls of SuperNodes, piece by piece, and answers all others with 404.
 
-    def __init__(self, superlink: str, authority: Path, largest: int) -> None:
-        self._client = httpx.AsyncClient(
-            base_url=f"https://{superlink}",
-            verify=ssl.create_default_context(cafile=authority),
-            timeout=300,
-            limits=httpx.Limits(max_connections=CONNECTIONS),
+    With ``hold``, a SuperNode that asks for messages is answered when there is one, or after so many seconds:
+    it would wait for three seconds before it asks again, so the SuperLink is asked in its stead.
+    """
+
+    def __init__(self, server: str, authority: Path, largest: int, *, hold: float = 0.0) -> None:
+        self._server, self._largest, self._hold = server, largest, hold
+        self._under_way = self._waiting = 0
+        self._pool = httpcore.AsyncConnectionPool(
+            ssl.create_default_context(cafile=authority),
+            max_connections=CONNECTIONS if hold else 2,  # of a node: one that waits, and one for all else
+            keepalive_expiry=IDLE if hold else LINGER - IDLE,
+            network_backend=None if hold else Packing(),
         )
-        self._largest, self._under_way = largest, 0
 
     async def forward(self, request: Request) -> Response:
         """Answer as the SuperLink does, or say why the call is not passed on."""
@@ -61,25 +75,46 @@ class Passage:
         if self._under_way + size > BODIES * self._largest:
             return _refuse(503, "too much is under way: try again")
         self._under_way += size
+        body = _in_time(request.stream(), IDLE + size / SLOWEST)
         try:
-            return await self._pass_on(request, call, size)
+            waits = self._hold and call == "pull-messages" and size < _QUESTION
+            return _passed_on(await (self._await_message(request, body) if waits else self._ask(request, body)))
         except (TimeoutError, ClientDisconnect):
             return _refuse(408, f"the call should come at {SLOWEST} bytes per second or faster")
-        except httpx.TransportError:
-            return _refuse(503, "the SuperLink does not answer")
+        except _UNREACHABLE as error:
+            wrong = "certificate" in str(error).lower()  # which does not change: Flower gives up after a 500
+            return _refuse(500 if wrong else 503, f"the SuperLink does not answer: {error}")
         finally:
             self._under_way -= size
 
-    async def _pass_on(self, request: Request, call: str, size: int) -> Response:
-        headers = {name: value for name, value in request.headers.items() if name not in _HOP_HEADERS}
-        headers["accept-encoding"] = "identity"  # else the answer would be unpacked on the way
-        body = _in_time(request.stream(), IDLE + size / SLOWEST)
-        asked = self._client.build_request("POST", f"/v1/fleet/{call}", content=body, headers=headers)
-        answer = await self._client.send(asked, stream=True)
-        headers = {name: value for name, value in answer.headers.items() if name not in _HOP_HEADERS}
-        return StreamingResponse(
-            answer.aiter_raw(), answer.status_code, headers, background=BackgroundTask(answer.aclose)
-        )
+    async def _ask(self, request: Request, body: AsyncIterator[bytes] | bytes) -> httpcore.Response:
+        headers = [(name, value) for name, value in request.headers.raw if name not in _HOP_HEADERS]
+        # else the answer might be packed, which costs more than it saves
+        headers += [(b"host", self._server.encode()), (b"accept-encoding", b"identity")]
+        url, seconds = f"https://{self._server}{request.url.path}", {"connect": IDLE, "read": 300.0, "write": 300.0}
+        asked = httpcore.Request("POST", url, headers=headers, content=body, extensions={"timeout": seconds})
+        return await self._pool.handle_async_request(asked)
+
+    async def _await_message(self, request: Request, body: AsyncIterator[bytes]) -> httpcore.Response:
+        """Ask until there is a message: often for a few nodes, and for many no more often than they would ask."""
+        question, clock = b"".join([piece async for piece in body]), asyncio.get_running_loop().time
+        end = clock() + self._hold
+        self._waiting += 1
+        try:
+            while True:
+                answer = await self._ask(request, question)
+                empty = answer.status == 200 and (b"content-length", b"0") in answer.headers
+                if not empty or clock() > end or await request.is_disconnected():
+                    return answer
+                await answer.aread()
+                await asyncio.sleep(min(3.0, max(0.1, self._waiting / 50)))
+        finally:
+            self._waiting -= 1
+
+
+def _passed_on(answer: httpcore.Response) -> Response:
+    headers = {name.decode(): value.decode() for name, value in answer.headers if name.lower() not in _HOP_HEADERS}
+    return StreamingResponse(answer.aiter_stream(), answer.status, headers, background=BackgroundTask(answer.aclose))
 
 
 def _refuse(status: int, reason: str) -> Response:
@@ -100,10 +135,21 @@ async def _in_time(pieces: AsyncIterator[bytes], seconds: float) -> AsyncIterato
 class Impatient(H11Protocol):
     """HTTP for those who have something to say: uvicorn itself waits for a first request for ever."""
 
+    _packed: PackedTransport | None = None
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to watch a new connection."""
-        super().connection_made(transport)
+        if agreed(transport):
+            self._packed = PackedTransport(transport, super().data_received)
+        super().connection_made(self._packed or transport)  # type: ignore[arg-type]
         self.loop.call_later(IDLE, self._look, None)
+
+    def data_received(self, data: bytes) -> None:
+        """Take up what a node says."""
+        if self._packed is None:
+            super().data_received(data)
+        else:
+            self._packed.feed(data)
 
     def _look(self, before: object) -> None:
         """Close the connection if no request has come since the last look, and none is being answered."""
@@ -112,7 +158,7 @@ class Impatient(H11Protocol):
         if self.cycle is before and (self.cycle is None or self.cycle.response_complete):
             self.transport.abort()
         else:
-            self.loop.call_later(IDLE, self._look, self.cycle)
+            self.loop.call_later(IDLE if self._packed is None else LINGER, self._look, self.cycle)
 
 
 class Door(socket.socket):
@@ -138,7 +184,12 @@ class Door(socket.socket):
 def serve(listen: str, superlink: str, keys: Path, largest: int) -> None:
     """Serve until told to stop; ``keys`` holds ca.pem, server.pem and server.key, ``largest`` is in bytes."""
     host, _, port = listen.rpartition(":")
-    passage = Passage(superlink, keys / "ca.pem", largest)
+    with Door(host, int(port)) as door:
+        run(Passage(superlink, keys / "ca.pem", largest, hold=HOLD), door, keys)
+
+
+def run(passage: Passage, door: socket.socket, keys: Path) -> None:
+    """Let a passage serve whoever comes to a door."""
     constants.SSL_HANDSHAKE_TIMEOUT = IDLE  # uvicorn has no setting for it
     config = uvicorn.Config(
         Starlette(routes=[Route("/v1/fleet/{call}", passage.forward, methods=["POST"])]),
@@ -149,6 +200,12 @@ def serve(listen: str, superlink: str, keys: Path, largest: int) -> None:
         loop="asyncio",  # which calls Door.accept
         lifespan="off",
         log_level="error",
+        date_header=False,
+        server_header=False,
+        timeout_keep_alive=int(LINGER),  # Impatient is stricter
+        timeout_graceful_shutdown=1,
     )
-    with Door(host, int(port)) as door:
-        uvicorn.Server(config).run(sockets=[door])
+    config.load()
+    if config.ssl is not None:
+        offer(config.ssl)
+    uvicorn.Server(config).run(sockets=[door])

@@ -20,12 +20,13 @@ def main() -> None:
     os.dup2(2, 1)  # what a hook prints must not be taken for the answer
     job = pickle.load(sys.stdin.buffer)  # noqa: S301 - from the app that started this process
     with channel:
-        pickle.dump(_answer(**job), channel)
+        pickle.dump(answered(**job), channel)
 
 
-def _answer(
+def answered(
     *, path: list[str], run: dict[str, Any], node: dict[str, Any], request: Request, memory: Memory
 ) -> tuple[Answer, Memory]:
+    """Do a client's work, and return its answer and what the node remembers; what goes wrong is an answer too."""
     sys.path[:] = [*path, *(entry for entry in sys.path if entry not in path)]
     try:
         if request.stage:
