@@ -7,7 +7,8 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints
 
 # Whole files to one process, so that what they train is trained once, the longest first (tests/conftest.py).
 JOBS ?= 2
-PYTEST := $(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
+PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
+TRACED := -p tests.preloaded --cov
 
 .PHONY: help setup run test quick whole fast docs dist coverage check clean
 unexport PYTHONDONTWRITEBYTECODE  # every process would compile the tests and this package anew
@@ -27,7 +28,7 @@ quick: $(DEV) ## the same without tests that train at length, start processes or
 	@$(MAKE) --no-print-directory -j 2 -O check fast
 
 whole: $(DEV)
-	$(PYTEST) --cov --durations=30 --durations-min=3
+	$(PYTEST) $(TRACED) --durations=30 --durations-min=3
 
 fast: $(DEV)
 	$(PYTEST) -q -n 2 -m "not slow and not flower" --ignore tests/engines/flower
@@ -47,7 +48,7 @@ dist: $(DEV) ## build wheel and sdist into dist/, and try the wheel in a new env
 	cd dist && try/bin/fedpm model eval try/run
 
 coverage: $(DEV) ## all tests, and every line and branch of src/ that they miss
-	$(PYTEST) --cov --cov-report=term-missing:skip-covered
+	$(PYTEST) $(TRACED) --cov-report=term-missing:skip-covered
 
 check: $(DEV) ## ruff and mypy alone
 	$(BIN)/ruff check .

@@ -22,13 +22,16 @@ settings.register_profile("suite", deadline=None)  # a busy machine is no fault
 settings.load_profile("suite")
 
 
+LONGEST = ("test_fleet.py", "test_secure_fleet.py", "test_simulation.py", "test_docs.py")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the files that take longest, so that processes which share the suite by files end together."""
     order = {"flower": 0, "slow": 1}
-    first: dict[Path, int] = {}
+    first: dict[Path, tuple[bool, int]] = {}
     for item in items:
-        marks = [order.get(mark.name, 2) for mark in item.iter_markers()]
-        first[item.path] = min([first.get(item.path, 2), *marks])
+        marks = [(item.path.name not in LONGEST, order.get(mark.name, 2)) for mark in item.iter_markers()]
+        first[item.path] = min([first.get(item.path, (True, 2)), *marks])
     items.sort(key=lambda item: first[item.path])
 
 

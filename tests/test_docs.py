@@ -25,8 +25,9 @@ BLOCKS = [
 ELSEWHERE = {ROOT / "examples/fleet.py", ROOT / "examples/tasks.py"}  # tests/engines/flower/ runs it; and below
 EXAMPLES = sorted(set((ROOT / "examples").glob("*.py")) - ELSEWHERE)
 TUTORIALS = sorted((ROOT / "docs/tutorials").glob("*.py"))
+TRAINING = [pytest.mark.slow, pytest.mark.no_cover]
 CASES = [
-    pytest.param(code, id=f"{page}-{number}", marks=[pytest.mark.slow] if "fedpm.run(" in code else [])
+    pytest.param(code, id=f"{page}-{number}", marks=TRAINING if "fedpm.run(" in code else [])
     for number, (page, code) in enumerate(BLOCKS)
 ]
 
@@ -51,6 +52,7 @@ def test_examples_run(example: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.no_cover
 @pytest.mark.parametrize("tutorial", TUTORIALS, ids=lambda path: path.name)
 def test_tutorials_run(
     tutorial: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -70,6 +72,7 @@ def test_every_page_has_its_place_on_the_site() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.no_cover
 @pytest.mark.parametrize(
     ("task", "metric", "least"),
     [(tasks.regression, "r2", 0.2), (tasks.labels, "f1", 0.85), (tasks.segmentation, "f1", 0.7)],
@@ -82,6 +85,7 @@ def test_other_tasks_are_learned(task: Callable[[], fedpm.Result], metric: str, 
 
 
 @pytest.mark.slow
+@pytest.mark.no_cover
 def test_text_of_clients_with_names_is_learned() -> None:
     result = tasks.text()
     assert result.rounds[0]["names"] == ["argparse", "inspect", "textwrap"]
@@ -89,6 +93,7 @@ def test_text_of_clients_with_names_is_learned() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.no_cover
 def test_package_example_runs() -> None:
     assert doctest.testmod(fedpm).failed == 0
 

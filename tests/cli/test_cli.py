@@ -20,9 +20,9 @@ SETTINGS = [
     "rounds=6",
     "keep=best",
     "model.name=conv4-slim",
-    "clients.total=4",
+    "clients.total=2",
     "local.epochs=1",
-    "data.train_examples=200",
+    "data.train_examples=100",
 ]
 QUICK = ["--preset", "quickstart", *(part for setting in SETTINGS for part in ("--set", setting))]
 

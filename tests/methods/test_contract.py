@@ -54,7 +54,7 @@ every_algorithm = pytest.mark.parametrize("name", NAMES)
 
 
 def experiment(data: Dataset, settings: dict[str, Any]) -> Experiment:
-    return build(small_config(**settings), net=small_net(), data=data)
+    return build(small_config(**{"local": {"epochs": 1}, **settings}), net=small_net(), data=data)
 
 
 def answers(made: Experiment, state: Any) -> list[ClientResult]:
@@ -164,6 +164,7 @@ def test_uploads_and_broadcasts_of_other_algorithms_are_refused(
 
 
 @pytest.mark.slow
+@pytest.mark.no_cover
 @every_variant
 def test_an_interrupted_run_resumes_to_the_same_bytes(settings: dict[str, Any], data: Dataset, tmp_path: Path) -> None:
     config = small_config(**{"local": {"epochs": 1}, **settings})
@@ -184,6 +185,7 @@ def test_an_interrupted_run_resumes_to_the_same_bytes(settings: dict[str, Any], 
     assert isinstance(written.local.lr, float) or callable(METHODS[written.algorithm].tuned["local.lr"])
 
 
+@pytest.mark.no_cover
 @every_variant
 def test_bytes_reported_are_bytes_sent(settings: dict[str, Any], data: Dataset) -> None:
     config = small_config(**{"local": {"epochs": 1}, **settings, "rounds": 2, "clients": {"total": 4, "sampled": 3}})

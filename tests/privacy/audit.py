@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import beta
+from scipy.special import betaincinv
 
 Codes = npt.NDArray[np.int64]
 
@@ -21,6 +21,6 @@ def epsilon_at_least(one: Codes, other: Codes, epsilon: float, delta: float, con
     chosen = p > 0.8 * math.exp(epsilon) * q
     hits, misses = (int(chosen[codes[half:]].sum()) for codes in (one, other))
     trials, tail = len(one) - half, (1 - confidence) / 2
-    low = float(beta.ppf(tail, hits, trials - hits + 1)) if hits else 0.0
-    high = float(beta.ppf(1 - tail, misses + 1, trials - misses)) if misses < trials else 1.0
+    low = float(betaincinv(hits, trials - hits + 1, tail)) if hits else 0.0
+    high = float(betaincinv(misses + 1, trials - misses, 1 - tail)) if misses < trials else 1.0
     return math.log(max(low - delta, 1e-300) / high)

@@ -67,7 +67,7 @@ class Interrupted:
 def interrupted(settings: list[str], tmp_path_factory: pytest.TempPathFactory) -> Interrupted:
     folder = tmp_path_factory.mktemp("interrupted")
     with start([*settings, *SECURE, "rounds=1000"], folder) as process:
-        wait_until((folder / "run/checkpoint/state.safetensors").exists, process)
+        wait_until((folder / "run/checkpoint/state.safetensors").exists, process, seconds=300)
         addresses, processes = listening(folder), list(marked(folder).values())
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=300)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from torch import nn
 
 import fedpm
 from fedpm.data.datasets import Dataset
@@ -16,6 +17,7 @@ from fedpm.methods.dense.gaussian import GaussianLevels
 from fedpm.methods.dense.quantiser import Quantiser
 from fedpm.methods.dense.state import DenseUpdate, Past
 from fedpm.methods.dense.weights import Content, WeightForm, write_weights
+from fedpm.model.masking import MaskedNetwork
 from fedpm.rng import Streams
 from fedpm.wire.message import Kind, Message
 from tests.conftest import small_config, small_net
@@ -67,17 +69,19 @@ def test_quantised_steps_take_a_bit_and_what_they_lose_is_added_to_the_next(data
     assert behind == pytest.approx(0.571 / 0.429, rel=0.05)
 
 
-def run_rounds(quantiser: Quantiser, rounds: int = 2, **settings: Any) -> tuple[Any, list[Any]]:
+def run_rounds(
+    quantiser: Quantiser, rounds: int = 2, network: MaskedNetwork = LONG, **settings: Any
+) -> tuple[Any, list[Any]]:
     """Return a method and its states, in which clients 4 and 2 took part at first, and client 7 later."""
-    method = make_dense(LONG, quantiser, server_decay=0.5, down=GaussianLevels(1), **settings)
+    method = make_dense(network, quantiser, server_decay=0.5, down=GaussianLevels(1), **settings)
     states = [method.init()]
     for number in range(1, rounds + 1):
         state, updates = states[-1], []
         for client in (4, 2) if number < 3 else (7,):
             streams = Streams(5).at(number, client)
-            delta = streams.coarse_normal("delta", LONG.size) * np.float32(1e-3)
-            coded = quantiser.encode(delta, LONG, streams, streams).coded.data
-            message = Message(Kind.UPLOAD, method.form, LONG.fingerprint(5), number, client, coded, state.stats)
+            delta = streams.coarse_normal("delta", network.size) * np.float32(1e-3)
+            coded = quantiser.encode(delta, network, streams, streams).coded.data
+            message = Message(Kind.UPLOAD, method.form, network.fingerprint(5), number, client, coded, state.stats)
             updates.append(method.decode(state, client, message.to_bytes()))
         states.append(method.aggregate(state, updates))
     return method, states
@@ -103,7 +107,8 @@ def test_a_client_keeps_what_the_next_broadcast_builds_on(form: str) -> None:
 
 @both
 def test_clients_that_missed_rounds_are_brought_up_to_date_or_sent_the_whole(form: str) -> None:
-    method, states = run_rounds(RotatedSigns(), 40, broadcast_as=form)
+    network = MaskedNetwork(nn.Linear(128, 128, bias=False))
+    method, states = run_rounds(RotatedSigns(), 40, network, broadcast_as=form)
     early, last = states[4], states[-1]
     assert method.holders(early) == {4: 2, 2: 2, 7: 4}
     held = method.remember(method.broadcast(states[1], since=1).payload, 2, method.memory(states[1]))
@@ -113,7 +118,7 @@ def test_clients_that_missed_rounds_are_brought_up_to_date_or_sent_the_whole(for
         assert np.array_equal(method.reader.read(broadcast, 5, memory).weights, early.told)
     assert method.broadcast(last).payload[6] == WeightForm.FLOAT32, "40 steps of a bit are longer than the weights"
     assert method.holders(last) == {7: 40}, "clients 4 and 2 were there too long ago"
-    assert sum(map(len, last.past.steps)) < 4 * LONG.size
+    assert sum(map(len, last.past.steps)) < 4 * network.size
     assert np.array_equal(method.reader.read(method.broadcast(last).payload, 41).weights, last.told)
 
 
