@@ -125,6 +125,11 @@ def build(
     check_suits(task, called, dataset, logit_adjustment=config.local.logit_adjustment)
     network = _network(config, dataset, net, frozen, trained, masked)
     check_fit(network, task, called, dataset)
+    if division.load is not None and (guarantee is not None or config.local.cache):
+        raise ConfigError(
+            "clients are loaded on demand: how many examples each has is not known, and nothing of theirs is kept; use "
+            "privacy.unit = 'none' and local.cache = false"
+        )
     if guarantee is not None:
         check_private_loss(network, task, called, dataset)
         check_private(guarantee, network, division.train, [len(part) for part in division.parts])
@@ -186,7 +191,7 @@ def _clients(config: Config, method: Method[Any, Any], dataset: Dataset, divisio
     streams = (SecretStreams if config.privacy.secret is True else Streams)(config.seed)
     names = dataset.clients if isinstance(dataset, Federation) and config.data.split == "given" else ()
     held = Held(division.held, task, config.evaluation.local) if division.held else None
-    return Clients(method, division.train, division.parts, streams, config.local.threads, names, held)
+    return Clients(method, division.train, division.parts, streams, config.local.threads, names, held, division.load)
 
 
 def start_engine(experiment: Experiment) -> Engine:
