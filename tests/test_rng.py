@@ -30,6 +30,12 @@ def test_a_longer_draw_continues_a_shorter_one() -> None:
         assert np.array_equal(draw("x", 101)[:37], draw("x", 37))
 
 
+def test_choice_takes_the_members_with_the_smallest_words_however_many_there_are() -> None:
+    population, count = 3 * 2**16 + 5, 100
+    words = Streams(5).at(2).words("clients", population)
+    assert Streams(5).at(2).choice("clients", population, count) == sorted(np.argsort(words)[:count].tolist())
+
+
 @given(st.integers(1, 50), st.data())
 def test_choice_draws_without_replacement(population: int, data: st.DataObject) -> None:
     count = data.draw(st.integers(1, population))

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from fedpm.config import load as load_config
     from fedpm.data.datasets import Dataset, dataset, load_dataset
     from fedpm.data.federation import Federation, federation
+    from fedpm.data.ondemand import on_demand
     from fedpm.errors import ArtifactError, ConfigError, DataError, EngineError, FedPMError, WireError
     from fedpm.experiment.api import resume, run
     from fedpm.experiment.observers import Round
@@ -40,6 +41,7 @@ _WHERE = {
     "load_config": "config:load",
     "load_dataset": "data.datasets:load_dataset",
     "metric": "training.metrics:metric",
+    "on_demand": "data.ondemand:on_demand",
     "resume": "experiment.api:resume",
     "run": "experiment.api:run",
 } | {
@@ -67,6 +69,7 @@ __all__ = [
     "load_config",
     "load_dataset",
     "metric",
+    "on_demand",
     "resume",
     "run",
 ]

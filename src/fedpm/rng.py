@@ -17,6 +17,7 @@ from statistics import NormalDist
 import numpy as np
 import numpy.typing as npt
 
+_BLOCK = 2**16
 SERVER = 2**32 - 1
 """The client number of streams that belong to no client."""
 
@@ -78,8 +79,15 @@ class Streams:
         """Return ``count`` different members of ``range(population)``, drawn uniformly, in rising order."""
         if count == population:
             return list(range(population))
-        smallest = np.argpartition(self.words(purpose, population), count)[:count]
-        return sorted(smallest.tolist())
+        source, words, members = np.random.Philox(key=self.key(purpose)), np.zeros(0, np.uint64), np.zeros(0, np.intp)
+        for start in range(0, population, _BLOCK):  # so that memory does not depend on the population
+            end = min(start + _BLOCK, population)
+            words = np.concatenate([words, source.random_raw(end - start)])
+            members = np.concatenate([members, np.arange(start, end)])
+            if len(words) > count:
+                smallest = np.argpartition(words, count)[:count]
+                words, members = words[smallest], members[smallest]
+        return sorted(members.tolist())
 
     def integer(self, purpose: str) -> int:
         """Return one uniform 63-bit integer, to seed a generator that is not ours."""

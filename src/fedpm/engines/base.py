@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -60,6 +60,8 @@ class Clients:
     names: tuple[str, ...] = ()
     """What the data call the clients, if anything."""
     held: Held | None = None
+    load: Callable[[int], Shard] | None = None
+    """Returns what a client trains with, where nothing of it is here; ``parts`` are none then."""
 
     def run(self, round: int, task: Task) -> ClientResult:
         """Answer a broadcast, or a later message of the round, as one client."""
@@ -72,7 +74,7 @@ class Clients:
 
             with threads(self.threads):
                 return ClientResult(write_scores(self, round, task))
-        shard = self.train.take(self.parts[task.client])
+        shard = self.train.take(self.parts[task.client]) if self.load is None else self.load(task.client)
         if self.held is not None and self.held.in_training:
             shard = replace(shard, held=self.held.of(task.client)["validation"])
         with threads(self.threads):

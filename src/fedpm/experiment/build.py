@@ -125,6 +125,11 @@ def build(
     check_suits(task, called, dataset, logit_adjustment=config.local.logit_adjustment)
     network = _network(config, dataset, net, frozen, trained, masked)
     check_fit(network, task, called, dataset)
+    if division.load is not None and (guarantee is not None or config.local.cache):
+        raise ConfigError(
+            "clients are loaded on demand: how many examples each has is not known, and nothing of theirs is kept; use "
+            "privacy.unit = 'none' and local.cache = false"
+        )
     check_batches(network, dataset, division.parts, config.local.batch_size, _names(config, dataset))
     if guarantee is not None:
         check_private_loss(network, task, called, dataset)
@@ -186,7 +191,8 @@ def _clients(config: Config, method: Method[Any, Any], dataset: Dataset, divisio
     """Return the client side."""
     streams = (SecretStreams if config.privacy.secret is True else Streams)(config.seed)
     held = Held(division.held, task, config.evaluation.local) if division.held else None
-    return Clients(method, division.train, division.parts, streams, config.local.threads, _names(config, dataset), held)
+    names = _names(config, dataset)
+    return Clients(method, division.train, division.parts, streams, config.local.threads, names, held, division.load)
 
 
 def _names(config: Config, dataset: Dataset) -> tuple[str, ...]:

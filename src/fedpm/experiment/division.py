@@ -1,5 +1,6 @@
 """Data as an experiment uses them: loaded, and divided into what clients train with and what the server chooses on."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -8,6 +9,7 @@ from fedpm.config import Config
 from fedpm.config.sections import DataConfig
 from fedpm.data.datasets import Dataset, Shard, folder, load_dataset
 from fedpm.data.federation import Federation
+from fedpm.data.ondemand import OnDemand
 from fedpm.data.partition import Indices, split
 from fedpm.errors import DataError
 
@@ -26,12 +28,14 @@ class Division:
         parts: by number.
         validation: what the server chooses on.
         held: what clients score networks on, ``"validation"`` and perhaps ``"test"``; each with the examples of each.
+        load: returns what a client trains with, where nothing of it is here; ``parts`` are none then.
     """
 
     train: Shard
     parts: list[Indices]
     validation: Shard
     held: dict[str, tuple[Shard, list[Indices]]] = field(default_factory=dict)
+    load: Callable[[int], Shard] | None = None
 
 
 def divided(config: Config, dataset: Dataset, remote: bool) -> Division:
@@ -43,6 +47,10 @@ def divided(config: Config, dataset: Dataset, remote: bool) -> Division:
             train, validation = dataset.holding_out(share, config.seed)
             held = {"validation": (validation, [np.arange(len(validation))] * everybody)}
         return Division(train, [np.arange(len(train))] * everybody, dataset.train, held)
+    if isinstance(dataset, OnDemand):
+        if config.evaluation.held:
+            raise DataError("evaluation: clients that are loaded on demand hold nothing out; let the server evaluate")
+        return Division(dataset.train, [], dataset.train, load=dataset.shard)
     given = isinstance(dataset, Federation) and config.data.split == "given"
     if config.evaluation.held or given:
         federation = dataset if given and isinstance(dataset, Federation) else _federated(config, dataset)

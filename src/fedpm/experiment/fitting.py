@@ -58,7 +58,7 @@ def check_batches(
     network: MaskedNetwork, dataset: Dataset, parts: Sequence[Indices], batch_size: int, names: Sequence[str]
 ) -> None:
     """Refuse a client with a batch of one example if a norm layer cannot train on one."""
-    alone = [client for client, part in enumerate(parts) if len(part) // -(-len(part) // batch_size) == 1]
+    alone = [client for client, part in enumerate(parts) if len(part) and len(part) // -(-len(part) // batch_size) == 1]
     if not alone or not any(isinstance(module, _BatchNorm) for module in network.net.modules()):
         return
     module = network.module(network.weights(0), network.initial_stats()).train()

@@ -168,8 +168,8 @@ def _loggers(run: Run) -> list[AbstractContextManager[Observer]]:
 def _write_classes(folder: RunFolder, experiment: Experiment) -> None:
     """Write how many examples of each class each client holds, unless only the clients themselves know."""
     clients = experiment.clients
-    if sum(map(len, clients.parts)) > len(clients.train):
-        return  # the data of one place, which stand for those of every client
+    if clients.load is not None or sum(map(len, clients.parts)) > len(clients.train):
+        return  # nothing is here yet; or the data of one place, which stand for those of every client
     classes: tuple[str, ...] = experiment.dataset.classes
     counts = np.array([[len(part)] for part in clients.parts[:_CLIENTS]])
     if experiment.dataset.labelled:

@@ -9,6 +9,7 @@ from fedpm.config import Config, resolved
 from fedpm.config.sections import DataConfig
 from fedpm.data.datasets import Dataset
 from fedpm.data.federation import Federation
+from fedpm.data.ondemand import OnDemand
 from fedpm.data.participation import Participation
 from fedpm.errors import ConfigError, DataError
 from fedpm.privacy.budget import Guarantee
@@ -39,13 +40,13 @@ def peopled(config: Config, data: Dataset, *, own: bool, remote: bool = False) -
         remote: whether it is only what one place holds.
     """
     if remote:
-        if isinstance(data, Federation):
+        if isinstance(data, Federation | OnDemand):
             raise DataError(
                 f"{data.name} holds the data of {len(data.clients)} clients, and one place of a fleet should have its "
                 "own alone; give federation.at(client), for the server federation.at(None)"
             )
         return config
-    if not isinstance(data, Federation):
+    if not isinstance(data, Federation | OnDemand):
         if config.data.split == "given":
             raise DataError(
                 f"data.split = 'given': {data.name} does not say which client has which example; give client folders, "

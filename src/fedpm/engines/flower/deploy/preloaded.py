@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from fedpm.processes import end_with_parent
+from fedpm.registry import load_parts
 
 SOCKET = "FEDPM_PRELOADED"
 """The variable that names the socket on which forks are asked for."""
@@ -174,6 +175,7 @@ def main() -> None:
     door = socket.socket(socket.AF_UNIX)
     for name in _NEEDED:
         import_module(name)
+    load_parts()
     door.bind(sys.argv[2])
     door.listen()
     serve(door)

@@ -9,6 +9,7 @@ from torch import nn
 from fedpm.config import Config, nested, parse
 from fedpm.data.datasets import Dataset
 from fedpm.data.federation import Federation
+from fedpm.data.ondemand import OnDemand
 from fedpm.errors import ConfigError
 from fedpm.experiment.build import Experiment, build
 from fedpm.training.task import imported
@@ -45,7 +46,7 @@ class AppSettings:
         """Return network and data of the user's own, as ``build`` takes them."""
         net = _call("app.network", self.network, nn.Module) if self.network else None
         data = _call("app.data", self.data, Dataset, client) if self.data else None
-        if isinstance(data, Federation):
+        if isinstance(data, Federation | OnDemand):
             data = data.at(client)
         return {"net": net, "data": data, "remote": data is not None}
 
