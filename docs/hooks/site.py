@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from typer.main import get_command
 
@@ -25,6 +26,7 @@ COPIES = {
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are not in docs/."""
     made = {page: _moved((ROOT / source).read_text(), source, page) for page, source in COPIES.items()}
+    made["index.md"] = "---\nhide: [navigation]\n---\n" + made["index.md"]
     made |= {"reference/settings.md": _settings(), "reference/commands.md": _commands()}
     for page, text in made.items():
         files.append(File.generated(config, page, content=text))
@@ -39,9 +41,18 @@ def on_page_markdown(markdown: str, **_: object) -> str:
 def on_page_content(content: str, **_: object) -> str:
     """Turn formulas into MathML, which browsers show by themselves."""
     found = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.S)
-    return found.sub(
-        lambda match: convert(html.unescape(match[2]), "block" if match[1] == "div" else "inline"), content
-    )
+    return found.sub(lambda match: _formula(html.unescape(match[2]), match[1]), content)
+
+
+def _formula(latex: str, tag: str) -> str:
+    return convert(latex) if tag == "span" else f'<div class="formula">{convert(latex, "block")}</div>'
+
+
+def on_post_page(output: str, **_: object) -> str:
+    """Refuse a page that would load anything from elsewhere."""
+    if found := re.search(r"<(?:script|img|iframe|link|source)\b[^>]*(?:src|href)=.?(https?:)?//[^>]*>", output):
+        raise PluginError(f"{found[0]} is not on this site: put it into docs/")
+    return output
 
 
 def _moved(text: str, source: str, page: str) -> str:
@@ -76,7 +87,7 @@ def _settings() -> str:
     rows = describe()
     for table, keys in groupby(rows, key=lambda row: row[0].rpartition(".")[0]):
         lines += ["", f"## {table or 'The run'}", "", "| key | default | meaning |", "|---|---|---|"]
-        lines += [f"| `{key}` | {_code(default)} | {_cell(meaning)} |" for key, default, meaning in keys]
+        lines += [f"| `{key}` | {_code(default)} | {_parts(_cell(meaning))} |" for key, default, meaning in keys]
     return "\n".join(lines) + "\n"
 
 
@@ -101,6 +112,15 @@ def _walk(name: str, command: click.Command) -> Iterator[tuple[str, click.Comman
         for child, below in command.commands.items():
             if not below.hidden:
                 yield from _walk(f"{name} {child}", below)
+
+
+def _parts(meaning: str) -> str:
+    """Return a meaning with a line for each of the parts that it lists in brackets."""
+    what, _, listed = meaning.removesuffix(")").partition(" (")
+    parts = re.split(r"; (?=[a-z0-9-]+: )", listed)
+    if len(parts) < 2 or not all(re.match(r"[a-z0-9-]+: ", part) for part in parts):
+        return meaning
+    return "<br>".join([what, *(re.sub(r"^([a-z0-9-]+)", r"`\1`", part) for part in parts)])
 
 
 def _code(text: str) -> str:
