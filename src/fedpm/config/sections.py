@@ -88,13 +88,17 @@ class ModelConfig(Settings):
         "conv6-slim",
         "conv10-slim",
         "resnet18-slim",
+        "mlp",
         "minilm",
         "minilm-head",
         "minilm-lora4",
         "minilm-lora16",
         "minilm-ffa16",
         "own",
-    ] = setting("conv4", "network; a slim one has a quarter of the channels; minilm…: see docs/pretrained.md")
+    ] = setting(
+        "conv4",
+        "network; a slim one has a quarter of the channels; mlp takes any inputs; minilm…: see docs/pretrained.md",
+    )
     init: Literal["auto", "half", "kaiming", "e"] = setting(
         "auto",
         "σ of the frozen weights and where θ starts; auto: as tuned for the algorithm; half: 2/√fan_in, and θ starts "
