@@ -20,7 +20,7 @@ MLP = "mlp"
 
 
 def build(name: str, input_shape: tuple[int, ...], classes: int) -> nn.Module:
-    """Return a network by its name, for images of shape (channels, height, width); MiniLM for token numbers, mlp for all."""
+    """Return a network by its name, for images (channels, height, width); MiniLM for token numbers, mlp for all."""
     if name in VARIANTS:
         return variant(name, classes)
     if name == MLP:
