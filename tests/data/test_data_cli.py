@@ -147,7 +147,7 @@ def test_show_of_a_folder_of_arrays(cli: Command, tmp_path: Path) -> None:
 
 def test_names_of_the_configuration_are_those_that_load_and_build() -> None:
     assert {*DATASETS, "folder", "own"} == set(get_args(DataConfig.model_fields["name"].annotation))
-    networks = {*nets.BLOCKS, *nets.RESNETS, *nets.VARIANTS, "own"}
+    networks = {*nets.BLOCKS, *nets.RESNETS, *nets.VARIANTS, nets.MLP, "own"}
     assert networks == set(get_args(ModelConfig.model_fields["name"].annotation))
 
 

@@ -322,6 +322,9 @@ def test_images_lie_in_folders_of_clients_and_classes(tmp_path: Path) -> None:
     Image.new("L", (9, 8)).save(tmp_path / "oslo" / "dog" / "wide.png")
     with pytest.raises(DataError, match=r"client oslo: .*wide.png is uint8 of shape \(1, 8, 9\), and the first"):
         np.asarray(folder(tmp_path).train.x)
+    Image.fromarray(np.full((8, 8), 40_000, np.uint16)).save(tmp_path / "oslo" / "dog" / "wide.png")
+    with pytest.raises(DataError, match=r"wide.png has more than 8 bits a pixel \(I;16\); save it with 8 bits"):
+        np.asarray(folder(tmp_path).train.x)
     (tmp_path / "oslo" / "dog" / "wide.png").write_bytes(b"no image")
     with pytest.raises(DataError, match=r"client oslo: .*wide.png cannot be read as an image"):
         np.asarray(folder(tmp_path).train.x)
@@ -359,6 +362,17 @@ def test_the_command_line_takes_clients_as_given(cli: Command, tmp_path: Path) -
     done = cli("run", *given, *small, "--out", "run")
     assert done.code == 0, done.stderr
     assert '"names": ["bergen", "oslo"]' in (tmp_path / "run" / "rounds.jsonl").read_text()
+    owners = np.array(["oslo", "bergen"])[np.arange(30) % 2]
+    write_table(tmp_path / "table.csv", client=owners)
+    table = ["--set", "data.path=table.csv", "--set", "model.name=mlp"]
+    for name, task in (("classes", []), ("numbers", ["--set", "task.loss=mse"])):
+        done = cli("run", *given, *small, *table, *task, "--out", name)
+        assert done.code == 0, done.stderr
+        assert '"names": ["oslo", "bergen"]' in (tmp_path / name / "rounds.jsonl").read_text()
+        (tmp_path / "table.csv").write_text(
+            re.sub(r",([012]),(?=[ob])", r",\1.5,", (tmp_path / "table.csv").read_text())
+        )
+    assert "nowhere.csv: there is no such file" in cli("run", *given, "--set", "data.path=nowhere.csv").stderr
     shown = cli("data", "show", "images", "--split", "given")
     assert "client oslo: 18 = cat:" in shown.stdout, shown.stdout + shown.stderr
     refused = cli("run", "--set", "data.split=given", "--out", "other")

@@ -20,6 +20,8 @@ from fedpm.model.masking import MaskedNetwork
         ("resnet18", (3, 32, 32), 100, 11_173_962 - 9_600 + 90 * 513),
         # 3×3 convolutions 1→16→16→32→32 with biases, then linear layers from 32·7·7 to 256, 256, 10
         ("conv4-slim", (1, 28, 28), 10, (9 + 1) * 16 + 145 * 16 + 145 * 32 + 289 * 32 + 1569 * 256 + 257 * 256 + 2570),
+        ("mlp", (64,), 10, 65 * 256 + 257 * 256 + 2570),
+        ("mlp", (1, 8, 8), 10, 65 * 256 + 257 * 256 + 2570),
         ("conv6-slim", (3, 32, 32), 10, 402_842),
         ("resnet18-slim", (3, 32, 32), 10, 699_066),
     ],
@@ -50,5 +52,5 @@ def test_images_too_small_are_refused(name: str, smallest: int) -> None:
 
 @pytest.mark.parametrize("name", ["conv4", "resnet18"])
 def test_inputs_that_are_no_images_are_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match=r"takes images of shape \(channels, height, width\)"):
+    with pytest.raises(ConfigError, match=r"takes images of shape \(channels, height, width\), .* 'mlp'"):
         nets.build(name, (64,), 3)

@@ -88,6 +88,7 @@ class ModelConfig(Settings):
         "conv6-slim",
         "conv10-slim",
         "resnet18-slim",
+        "mlp",
         "minilm",
         "minilm-head",
         "minilm-lora4",
@@ -99,7 +100,10 @@ class ModelConfig(Settings):
         "efficientnet-lite0-lora16",
         "efficientnet-lite0-ffa16",
         "own",
-    ] = setting("conv4", "network; a slim one has a quarter of the channels; of pretrained ones see docs/pretrained.md")
+    ] = setting(
+        "conv4",
+        "network; slim: a quarter of the channels; mlp takes any inputs; of pretrained ones see docs/pretrained.md",
+    )
     init: Literal["auto", "half", "kaiming", "e"] = setting(
         "auto",
         "σ of the frozen weights and where θ starts; auto: as tuned for the algorithm; half: 2/√fan_in, and θ starts "

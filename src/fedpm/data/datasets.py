@@ -165,6 +165,8 @@ def folder(path: Path | str) -> Dataset:
     path = Path(path)
     if path.is_file():
         return one_file(path)
+    if path.suffix.lower() in (".csv", ".npz") and not path.exists():
+        raise DataError(f"{path}: there is no such file")
     if path.is_dir() and holds_images(path):
         return image_folder(path)
     arrays, classes = read_folder(path)

@@ -72,6 +72,10 @@ class _Images:
         file = self.files[number]
         try:
             with Image.open(file) as image:
+                if image.mode.startswith(("I", "F")):  # of which a conversion would keep the lowest bits alone
+                    raise DataError(
+                        f"{self.where}: {file} has more than 8 bits a pixel ({image.mode}); save it with 8 bits"
+                    )
                 grey = image.mode in ("1", "L")
                 pixels = np.asarray(image.convert("L" if grey else "RGB"))
         except (OSError, UnidentifiedImageError, SyntaxError) as error:

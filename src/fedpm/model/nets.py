@@ -1,5 +1,7 @@
 """The paper's networks (Appendices D and E)."""
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -13,16 +15,21 @@ BLOCKS |= {f"{name}-slim": tuple(width // 4 for width in widths) for name, width
 """Channels of the blocks; a slim network, which is ours, has a quarter of them."""
 RESNETS = {"resnet18": 64, "resnet18-slim": 16}
 """Channels of the stem."""
+MLP = "mlp"
+"""Two hidden layers of 256, for inputs of any shape, such as the rows of a table; ours."""
 
 
 def build(name: str, input_shape: tuple[int, ...], classes: int) -> nn.Module:
-    """Return a network by its name, for images of shape (channels, height, width); MiniLM for token numbers."""
+    """Return a network by its name, for images (channels, height, width); MiniLM for token numbers, mlp for all."""
     if name in VARIANTS:
         return variant(name, classes)
+    if name == MLP:
+        hidden = (nn.Linear(math.prod(input_shape), 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU())
+        return nn.Sequential(nn.Flatten(), *hidden, nn.Linear(256, classes))
     if len(input_shape) != 3:
         raise ConfigError(
             f"model.name = {name!r} takes images of shape (channels, height, width), and the inputs have shape "
-            f"{input_shape}; reshape them, or give a network of your own"
+            f"{input_shape}; use model.name = 'mlp', reshape them, or give a network of your own"
         )
     return resnet18(name, input_shape, classes) if name in RESNETS else conv(name, input_shape, classes)
 
