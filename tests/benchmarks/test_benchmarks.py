@@ -104,6 +104,7 @@ def test_memory_of_a_run_is_read_after_every_round() -> None:
     assert row["last / second quarter"] == pytest.approx(1, abs=0.5)
 
 
+@pytest.mark.slow
 def test_the_most_memory_of_a_round_is_that_of_its_own_process() -> None:
     assert 1e8 < memory.peak("CONV-4, 8×8") < 2e10
 

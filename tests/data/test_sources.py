@@ -15,6 +15,7 @@ import threading
 import time
 import zipfile
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -344,19 +345,28 @@ def test_packages_are_of_data_sets_whose_every_file_can_be_verified() -> None:
         assert set(SPECS[name].sha256) == set(SPECS[name].files)
 
 
+@pytest.fixture(scope="module")
+def downloads(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, tuple[Path, Future[object]]]]:
+    """All that registries have, three at a time: most of it is waiting."""
+    folders = {name: tmp_path_factory.mktemp(name) for name in PACKAGES}
+    with ThreadPoolExecutor(3) as pool:
+        yield {name: (folder, pool.submit(get, name, folder, mirrors=[])) for name, folder in folders.items()}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PACKAGES)
-def test_registries_give_the_official_files(name: str, tmp_path: Path) -> None:
+def test_registries_give_the_official_files(name: str, downloads: dict[str, tuple[Path, Future[object]]]) -> None:
+    folder, fetched = downloads[name]
     try:
-        get(name, tmp_path, mirrors=[])
+        fetched.result()
     except DataError as error:
         if re.search("is not installed|ended with code|still not done", str(error)):
             pytest.skip(str(error))
         raise
-    assert read(name, tmp_path).official
+    assert read(name, folder).official
     if name not in DATASETS or name == "reuters":  # no images
         return
-    data = DATASETS[name](tmp_path)
+    data = DATASETS[name](folder)
     assert data.name == SPECS[name].title  # every checksum is the official one
     means = {"mnist": [0.1307], "cifar10": [0.4914, 0.4822, 0.4465], "fashion-mnist": [0.2860]}
     assert np.round(data.train.x.mean((0, 2, 3)) / 255, 4).tolist() == means[name]

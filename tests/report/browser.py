@@ -27,10 +27,11 @@ const measured = JSON.stringify({
   page: document.documentElement.scrollWidth, window: innerWidth});
 parent.postMessage(measured, "*");
 </script>"""
-FRAME = """<!doctype html><body style="margin:0"><script>
-const show = text => Object.assign(document.createElement("pre"), {id: "measured", textContent: text});
+SCREEN = """<!doctype html><body style="margin:0"><script>
+const show = text => Object.assign(document.createElement("pre"), {className: "measured", textContent: text});
 onmessage = e => document.body.append(show(e.data));
-</script><iframe src="measured.html" style="border:0;width:%dpx;height:900px"></iframe></body>"""
+</script>%s</body>"""
+FRAME = '<iframe src="measured.html" style="border:0;width:%dpx;height:900px"></iframe>'
 
 
 def chromium(page: Path, home: Path, *options: str) -> subprocess.CompletedProcess[str]:
@@ -45,16 +46,17 @@ def chromium(page: Path, home: Path, *options: str) -> subprocess.CompletedProce
     return done
 
 
-def measure(page: Path, scratch: Path, width: int) -> dict[str, Any]:
-    """Return the boxes of a page in a frame of some width: a window of chromium's own is never below 500."""
+def measure(page: Path, scratch: Path, *widths: int) -> dict[int, dict[str, Any]]:
+    """Return the boxes of a page in frames of some widths: a window of chromium's own is never below 500."""
     scratch.mkdir(exist_ok=True)
     (scratch / "measured.html").write_text(page.read_text().replace("</body>", f"{MEASURE}</body>"))
-    (scratch / "frame.html").write_text(FRAME % width)
-    done = chromium(scratch / "frame.html", scratch / "home", "--virtual-time-budget=4000", "--dump-dom")
-    text = re.search(r'<pre id="measured">(.*?)</pre>', done.stdout, re.S)
-    assert text, done.stdout[-500:]
-    found: dict[str, Any] = json.loads(text[1].replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
-    assert found["window"] == width
+    (scratch / "frames.html").write_text(SCREEN % "".join(FRAME % width for width in widths))
+    done = chromium(scratch / "frames.html", scratch / "home", "--virtual-time-budget=4000", "--dump-dom")
+    found: dict[int, dict[str, Any]] = {}
+    for text in re.findall(r'<pre class="measured">(.*?)</pre>', done.stdout, re.S):
+        boxes = json.loads(text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
+        found[boxes["window"]] = boxes
+    assert set(found) == set(widths), done.stdout[-500:]
     return found
 
 

@@ -3,6 +3,7 @@
 import re
 import webbrowser
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -57,9 +58,14 @@ def test_the_page_names_no_other_file(page: Path) -> None:
     assert len(names) == len(set(names))
 
 
+@pytest.fixture(scope="module")
+def seen(page: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, Any]]:
+    return measure(page, tmp_path_factory.mktemp("seen"), 400, 520)
+
+
 @pytest.mark.parametrize("width", [400, 520])
-def test_a_browser_shows_all_figures_and_readable_tables(page: Path, tmp_path: Path, width: int) -> None:
-    found = measure(page, tmp_path, width)
+def test_a_browser_shows_all_figures_and_readable_tables(seen: dict[int, dict[str, Any]], width: int) -> None:
+    found = seen[width]
     assert {name.removeprefix("s0-") for name in found["figures"]} == FIGURES
     assert all(x2 - x1 > 300 and y2 - y1 > 100 for x1, y1, x2, y2 in found["figures"].values())
     assert min(found["paths"]) > 5

@@ -40,7 +40,7 @@ def page(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def seen(page: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, Any]]:
     """What a browser makes of the page, on a phone and on a desk."""
-    return {width: measure(page, tmp_path_factory.mktemp("seen"), width) for width in (400, 1200)}
+    return measure(page, tmp_path_factory.mktemp("seen"), 400, 1200)
 
 
 def test_each_run_has_a_headline(seen: dict[int, dict[str, Any]], runs: Path) -> None:

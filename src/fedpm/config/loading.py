@@ -10,7 +10,7 @@ import tomli_w
 from pydantic import ValidationError
 
 from fedpm.config.explain import explain
-from fedpm.config.schema import Config, changes_results, config_class
+from fedpm.config.schema import Config, changes_results, config_class, keys
 from fedpm.errors import ConfigError, choices
 from fedpm.registry import METHODS
 
@@ -85,7 +85,8 @@ def settings_of(config: Config, *, results_only: bool = False) -> dict[str, Any]
     flat = flattened(config.model_dump(exclude_none=True, include={*core, *config.tables()}))
     if config.privacy.unit == "none":  # of that table only where randomness comes from means something
         flat = {key: value for key, value in flat.items() if key == "privacy.secret" or not key.startswith("privacy.")}
-    return nested({key: value for key, value in flat.items() if not results_only or changes_results(key)})
+    known = keys()
+    return nested({key: value for key, value in flat.items() if not results_only or changes_results(key, known)})
 
 
 def to_toml(config: Config) -> str:

@@ -1,5 +1,6 @@
 """A complete experiment as settings: the tables of this package, and those of every registered part."""
 
+from collections.abc import Mapping
 from functools import lru_cache
 from importlib import import_module
 from typing import Annotated, Any, Literal, Self
@@ -155,8 +156,8 @@ def keys() -> dict[str, FieldInfo]:
     return found
 
 
-def changes_results(key: str) -> bool:
-    """Return whether a result depends on a key; an unknown one may be of a part that is not here, and does."""
-    field = keys().get(key)
+def changes_results(key: str, known: Mapping[str, FieldInfo] | None = None) -> bool:
+    """Return whether a result depends on a key; one not ``known`` may be of a part that is not here, and does."""
+    field = (keys() if known is None else known).get(key)
     extra = field.json_schema_extra if field else None
     return bool(extra.get("changes_results", True)) if isinstance(extra, dict) else True

@@ -1,5 +1,7 @@
 """Known answers of the quantisers: unbiasedness, normalised error, bits that are really sent."""
 
+from functools import cache
+
 import numpy as np
 import pytest
 from torch import nn
@@ -29,7 +31,14 @@ def heavy_tailed(network: MaskedNetwork) -> np.ndarray:
 
 
 def gaussian(network: MaskedNetwork) -> np.ndarray:
-    return Streams(1).coarse_normal("gaussian", network.size)
+    return normals(network.size)
+
+
+@cache
+def normals(size: int) -> np.ndarray:
+    drawn = Streams(1).coarse_normal("gaussian", size)
+    drawn.flags.writeable = False
+    return drawn
 
 
 def sent(quantiser: Quantiser, delta: np.ndarray, network: MaskedNetwork, seed: int = 0) -> tuple[np.ndarray, float]:
@@ -44,6 +53,7 @@ def normalised_error(quantiser: Quantiser, delta: np.ndarray, network: MaskedNet
 
 
 @pytest.mark.slow
+@pytest.mark.no_cover
 @pytest.mark.parametrize(
     ("quantiser", "trials"),
     [
@@ -221,13 +231,14 @@ def test_changes_of_any_size_pass(quantiser: Quantiser, size: float) -> None:
         assert np.abs(received).max() <= 100 * max(np.abs(delta).max(), 1e-36)
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("signed", [False, True])
 def test_masked_noise_is_on_average_the_change_that_masks_can_reach(signed: bool) -> None:
     masked = MaskedNoise(0.01, signed)
     noise = masked.unit(SMALL.size, SHARED) * np.float32(0.01)
     delta = heavy_tailed(SMALL) * np.float32(0.005)
     lowest, highest = np.sort([-noise if signed else 0 * noise, noise], axis=0)
-    trials = 400
+    trials = 200
     coded = [masked.encode(delta, SMALL, Streams(seed).at(1, 2), SHARED).coded.data for seed in range(trials)]
     found = np.array([masked.decode(data, SMALL, SHARED) for data in coded], np.float64)
     assert ((found == noise) | (found == masked.lowest * noise)).all()
