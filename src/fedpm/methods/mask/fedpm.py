@@ -102,7 +102,7 @@ class FedPM:
         mask, coded = self.coding.coder.encode(trained.values, known, private=rng)
         fingerprint = self.network.fingerprint(told.seed)
         floats = write_floats(self.network, trained.stats, told.stats)
-        named = (Kind.UPLOAD, self._upload_form, fingerprint, rng.round, rng.client)
+        named = (Kind.UPLOAD, self.upload_form, fingerprint, rng.round, rng.client)
         message = Message(*named, coded.data, trained.stats, floats)
         metrics = {
             **trained.metrics,
@@ -136,12 +136,11 @@ class FedPM:
 
     def decode(self, state: MaskState, client: int, payload: bytes) -> MaskUpdate:
         """Return a client's mask and norm statistics."""
-        message = Message.from_bytes(payload)
-        fingerprint = self.network.fingerprint(self.seed)
-        message.expect(Kind.UPLOAD, fingerprint, state.round + 1, client, self.network.stats_size)
-        if message.form != self._upload_form:
-            wanted = f"{self._upload_form} ({self.coding.name})"
-            raise WireError(f"upload of form {message.form} instead of {wanted}: of another method or coder")
+        message, network = Message.from_bytes(payload), self.network
+        message.expect(Kind.UPLOAD, network.fingerprint(self.seed), state.round + 1, client, network.stats_size)
+        if message.form != self.upload_form:
+            wanted = f"{self.upload_form} ({self.coding.name}): of another method or coder"
+            raise WireError(f"upload of form {message.form} instead of {wanted}")
         stats = read_floats(self.network, message, state.stats)
         check_statistics(self.network, stats)
         mask = self.coding.coder.decode(message.coded, self.context(state, client))
@@ -194,7 +193,8 @@ class FedPM:
         return MaskState(round, posterior, stats, updated, history)
 
     @property
-    def _upload_form(self) -> int:
+    def upload_form(self) -> int:
+        """The number of uploads on the wire."""
         return self.coding.form if self.form is None else self.form
 
     # -- the global model ---------------------------------------------------------------------------------
