@@ -25,6 +25,7 @@ from fedpm.methods.dense.state import DenseState, DenseUpdate
 from fedpm.methods.dense.terngrad import Ternary
 from fedpm.methods.mask.fedpm import FedPM
 from fedpm.methods.mask.state import MaskState, MaskUpdate
+from fedpm.methods.mask.sums import SubAggregator, read_subtotal
 from fedpm.methods.statistics import write_floats
 from fedpm.model.file import Model
 from fedpm.model.masking import MaskedNetwork
@@ -84,6 +85,7 @@ def targets() -> list[Target]:
         ):
             read = partial(read_broadcast, method, round, memory)
             found.append(Target(f"{codec} {name}", message.payload, read, forged_message))
+    found.append(subtotal(MaskedNetwork(net)))
     thresholded = [spec.name for spec in CODERS if spec.threshold_form is not None]
     found += [mask_by_threshold(MaskedNetwork(net), codec) for codec in thresholded]
     for name, quantiser in QUANTISERS.items():
@@ -124,6 +126,22 @@ def over_a_base(given: MaskedNetwork) -> list[Target]:
     up = Target("over a base", upload(method, state, 2), partial(read_upload, method, state), forged_message)
     full, read = method.broadcast(state).payload, partial(read_broadcast, method, 2, b"")
     return [up, Target("over a base, full", full, read, forged_message)]
+
+
+def subtotal(masked: MaskedNetwork) -> Target:
+    """Return the sum of a sub-aggregator with a client that it refused."""
+    method = make_fedpm(masked)
+    state = advance(method, method.init(), 4)
+    adding = SubAggregator(method, state, 1)
+    for client in (2, 5, 7):
+        adding.add(client, upload(method, state, client) if client != 5 else b"garbage")
+
+    def read(data: bytes) -> bytes:
+        found = read_subtotal(method, state, 1, (2, 5, 7), data)
+        refused = "".join(f"{client} {error.kind} {error}" for client, error in found.refused.items())
+        return found.ones.tobytes() + found.floats.tobytes() + bytes(found.clients) + refused.encode()
+
+    return Target("sum of masks", adding.message(), read, forged_message)
 
 
 def mask_by_threshold(masked: MaskedNetwork, codec: str) -> Target:

@@ -118,12 +118,22 @@ def test_effort_settles_rate_coder_and_forward(effort: str, lr: float | str, cod
 
 
 def test_whether_a_key_changes_results_is_said_at_the_key() -> None:
-    harmless = ("workers", "engine", "tensorboard", "mlflow", "wandb", "data.dir", "data.path", "flower.deadline")
+    harmless = (
+        "workers",
+        "decoders",
+        "engine",
+        "tensorboard",
+        "mlflow",
+        "wandb",
+        "data.dir",
+        "data.path",
+        "flower.deadline",
+    )
     assert not any(map(changes_results, harmless))
     assert all(map(changes_results, ("seed", "local.lr", "eden.bits", "device", "a.key.of.another.release")))
     config = load(None, ["workers=3", "engine=flower", "tensorboard=true", "data.dir=somewhere"])
     kept, all_ = (flattened(settings_of(config, results_only=only)) for only in (True, False))
-    assert set(all_) - set(kept) == {"workers", "engine", "tensorboard", "mlflow", "wandb", "data.dir"} | {
+    assert set(all_) - set(kept) == {"workers", "decoders", "engine", "tensorboard", "mlflow", "wandb", "data.dir"} | {
         f"flower.{key}" for key in ("quorum", "deadline", "patience")
     }
 

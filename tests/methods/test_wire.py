@@ -64,6 +64,7 @@ GOLDEN = {
     "frl orders": "2c350bf32c908c30",
     "model file": "9f96b29edba4f7e3",
     "model file over a base": "f4f0afd280bedae2",
+    "sum of masks": "e271ad1190f1cb8e",
     "model file of signs": "4fee192da29cebea",
 }
 

@@ -27,10 +27,13 @@ class TrimmedVotes:
 
     def fold(self, vectors: Iterable[npt.NDArray[Any]], size: int, dtype: type[np.generic]) -> Folded:
         """Return what is left of the votes."""
-        votes = Mean().fold(vectors, size, dtype)
+        return self.of_sum(Mean().fold(vectors, size, dtype))
+
+    def of_sum(self, votes: Folded) -> Folded:
+        """Return what is left of votes that were added up elsewhere."""
         trimmed = int(self.share * votes.count)
         left = votes.count - 2 * trimmed
-        return Folded(votes.total.clip(trimmed, trimmed + left) - np.array(trimmed, dtype), left)
+        return Folded(votes.total.clip(trimmed, trimmed + left) - np.array(trimmed, votes.total.dtype), left)
 
 
 class TrimmedVotesSettings(Settings):

@@ -53,6 +53,15 @@ class Config(Settings):
     workers: Literal["auto"] | int = setting(
         "auto", "processes that train clients, never changes results; auto: as many as pay", changes_results=False
     )
+    decoders: int = setting(
+        1,
+        "processes in which the server decodes uploads; 1: its own; never changes results",
+        ge=1,
+        changes_results=False,
+    )
+    subtotals: bool = setting(
+        False, "let these processes add up what they decode and hand on sums: for rules that need no single mask"
+    )
     device: str = setting("auto", "auto, cpu, cuda, cuda:1, mps")
     precision: Literal["auto", "float32", "bfloat16"] = setting(
         "auto", "of training; auto: bfloat16 where the hardware computes in it"

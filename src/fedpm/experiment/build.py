@@ -58,6 +58,7 @@ class Experiment:
         patience: rounds without a better score there after which training ends; None: it does not.
         loggers: who is told of each round beside the caller.
         engine: the name of the engine, and ``start`` what it is started with.
+        decoders: the processes in which the server decodes uploads.
         provenance: the settings that the result depends on.
         config_toml: all settings, settled, for the run folder.
     """
@@ -80,6 +81,7 @@ class Experiment:
     loggers: tuple[str, ...]
     engine: str
     start: Start
+    decoders: int
     provenance: dict[str, Any]
     config_toml: str
 
@@ -164,6 +166,7 @@ def build(
         loggers=tuple(name for name in LOGGERS if getattr(config, name)),
         engine=config.engine,
         start=_start(config),
+        decoders=config.decoders,
         provenance=settings_of(config, results_only=True),
         config_toml=to_toml(config),
     )

@@ -12,6 +12,7 @@ from fedpm.data.partition import histogram
 from fedpm.engines.base import Engine
 from fedpm.errors import ConfigError
 from fedpm.experiment.build import Experiment
+from fedpm.experiment.decoding import Decoders, start_decoders
 from fedpm.experiment.folder import RunFolder
 from fedpm.experiment.loggers import About, open_logger
 from fedpm.experiment.observers import Callback, Observer, Round
@@ -33,6 +34,7 @@ class Run:
     def __init__(self, experiment: Experiment, folder: RunFolder | None) -> None:
         self.experiment, self.folder = experiment, folder
         self.origin = experiment.origin()
+        self.decoders: Decoders | None = None
         arrays, self.records = folder.load_state(self.origin) if folder else (None, [])
         self.state, self.kept = self._states(arrays)
         if self.state.round > experiment.rounds:
@@ -51,7 +53,7 @@ class Run:
 
     def advance(self, engine: Engine) -> RoundRecord:
         """Do a round; it is safe on disk when this returns."""
-        self.state, record = run_round(self.experiment, engine, self.state)
+        self.state, record = run_round(self.experiment, engine, self.state, self.decoders)
         spent = self.ledger.charge(record["clients"])
         if spent is not None:
             record["epsilon"] = spent
@@ -123,6 +125,9 @@ def _train_on(run: Run, on_round: Callback, progress: bool | None, start: Callab
         shown = round_progress(run.experiment.rounds, done=run.state.round, wanted=progress, about=_about(run))
         observers = [started.enter_context(observer) for observer in (*_loggers(run), shown)]
         engine = started.enter_context(closing(start(run.experiment)))
+        run.decoders = start_decoders(run.experiment)
+        if run.decoders is not None:
+            started.enter_context(closing(run.decoders))
         if run.folder is not None:
             run.folder.reopen()
         while (ended := run.ended()) is None:

@@ -64,8 +64,16 @@ def method_of(
         )
     )
     if coder is not None and coder.secure:
+        if config.subtotals:
+            raise ConfigError(
+                f"subtotals = true: with codec = {coder.name!r} there are no uploads to add up; use false"
+            )
         require("secure", f"codec = {coder.name!r}", "cryptography")
         from fedpm.methods.mask.secured import secured
 
         return secured(method, participation)
+    if config.subtotals:
+        from fedpm.methods.mask.sums import summed
+
+        return summed(method)
     return method

@@ -10,10 +10,12 @@ from typing import Any, TypeVar, cast
 from fedpm.engines.base import Engine, Fault, Reply, Task
 from fedpm.errors import EngineError, WireError
 from fedpm.experiment.build import Experiment
+from fedpm.experiment.decoding import Decoders, decoded
 from fedpm.experiment.judging import finite, scores_at_clients, scores_at_server, tasks_of
 from fedpm.experiment.record import RoundRecord
 from fedpm.experiment.statistics import theta_statistics
 from fedpm.methods.base import ClientResult, Method, Staged, Stages, Waiting
+from fedpm.methods.mask.sums import MaskSum, SummedFedPM
 
 T = TypeVar("T")
 METRICS = {"train_loss", "uplink_ideal_bpp", "uplink_paper_bpp", "uplink_kl_bpp"}
@@ -38,19 +40,33 @@ class Exchange:
     rejected: dict[str, str] = field(default_factory=dict)
     faults: Counter[str] = field(default_factory=Counter)
 
-    def accepted(self, method: Method[Any, Any], state: Any, replies: Iterator[Reply]) -> Iterator[Any]:
+    def accepted(
+        self, method: Method[Any, Any], state: Any, replies: Iterator[Reply], decoders: Decoders | None = None
+    ) -> Iterator[Any]:
         """Yield the decoded updates one at a time; what is none is counted and left out, down to the quorum."""
         usable = 0
-        for reply in replies:
-            self._count(reply)
-            try:
-                update = self._update(method, state, reply)
-            except WireError as error:
-                self._leave_out(reply.client, error)
-                continue
-            usable += 1
-            yield update
+        for reply, update in decoded(method, state, replies) if decoders is None else decoders.decoded(state, replies):
+            usable += self._taken(reply, update)
+            if not isinstance(update, WireError):
+                yield update
         self._require_quorum(state.round + 1, usable)
+
+    def summed(self, state: Any, replies: Iterator[Reply], decoders: Decoders) -> Iterator[MaskSum]:
+        """Yield the sum of the masks of a round, if there are any, of which processes added up some each."""
+        came, total = decoders.summed(state, replies)
+        usable = sum(self._taken(reply, why) for reply, why in came)
+        self._require_quorum(state.round + 1, usable)
+        if total is not None:
+            yield total
+
+    def _taken(self, reply: Reply, update: object) -> bool:
+        """Count a reply, and note what is claimed beside an update, or why it is none."""
+        self._count(reply)
+        if isinstance(update, WireError):
+            self._leave_out(reply.client, update)
+        elif isinstance(reply.answer, ClientResult):
+            self._note(reply.client, reply.answer)
+        return not isinstance(update, WireError)
 
     def staged(self, stages: Stages, engine: Engine, round: int, tasks: list[Task]) -> Iterator[Any]:
         """Yield the one update of a round in several stages; who falls out is counted, down to the quorum."""
@@ -112,14 +128,11 @@ class Exchange:
             raise WireError(reply.answer.reason, reply.answer.kind)
         return reply.answer
 
-    def _update(self, method: Method[Any, Any], state: Any, reply: Reply) -> Any:
-        answer = self._answer(reply)
-        update = method.decode(state, reply.client, answer.payload)
+    def _note(self, client: int, answer: ClientResult) -> None:
         for name in METRICS & answer.metrics.keys():  # a client may claim anything
             self.metrics.setdefault(name, []).append(answer.metrics[name])
         for name in LOCAL & answer.metrics.keys():
-            self.local.setdefault(name, {})[str(reply.client)] = finite(answer.metrics[name])
-        return update
+            self.local.setdefault(name, {})[str(client)] = finite(answer.metrics[name])
 
     def local_scores(self) -> dict[str, Any]:
         """Return what each client scored before and after its training, on examples of its own."""
@@ -147,7 +160,9 @@ def _mean(values: list[float]) -> float | None:
     return finite(sum(known) / len(known)) if known else None
 
 
-def run_round(experiment: Experiment, engine: Engine, state: Any) -> tuple[Any, RoundRecord]:
+def run_round(
+    experiment: Experiment, engine: Engine, state: Any, decoders: Decoders | None = None
+) -> tuple[Any, RoundRecord]:
     """Sample clients, broadcast, train, aggregate, evaluate."""
     started = time.perf_counter()
     method, number = experiment.method, state.round + 1
@@ -156,8 +171,10 @@ def run_round(experiment: Experiment, engine: Engine, state: Any) -> tuple[Any, 
     exchange = Exchange(chosen, engine.quorum, ideal_bits)
     if isinstance(method, Staged):
         updates = exchange.staged(method.stages(state), engine, number, tasks)
+    elif decoders is not None and isinstance(method, SummedFedPM):
+        updates = exchange.summed(state, engine.run(number, tasks), decoders)
     else:
-        updates = exchange.accepted(method, state, engine.run(number, tasks))
+        updates = exchange.accepted(method, state, engine.run(number, tasks), decoders)
     state = method.aggregate(state, updates)
     exchange.leave_out(getattr(state, "rejected", {}))
     scores = (

@@ -25,6 +25,7 @@ class Kind(IntEnum):
     BROADCAST = 1
     UPLOAD = 2
     SCORES = 3
+    SUM = 4
 
 
 @dataclass(frozen=True)

@@ -102,7 +102,7 @@ class FedPM:
         known = context(self.network, theta, Streams(told.seed).at(rng.round, rng.client))
         form, mask, coded = DIVERGED, np.zeros(1, np.uint8), Coded(b"", 0.0)  # any sample of NaN would be zeros
         if not np.isnan(trained.values).any():
-            form, (mask, coded) = self._upload_form, self.coding.coder.encode(trained.values, known, private=rng)
+            form, (mask, coded) = self.upload_form, self.coding.coder.encode(trained.values, known, private=rng)
         floats = write_floats(self.network, trained.stats, told.stats)
         named = (Kind.UPLOAD, form, self.network.fingerprint(told.seed), rng.round, rng.client)
         message = Message(*named, coded.data, trained.stats, floats)
@@ -138,10 +138,9 @@ class FedPM:
 
     def decode(self, state: MaskState, client: int, payload: bytes) -> MaskUpdate:
         """Return a client's mask and norm statistics."""
-        message = Message.from_bytes(payload)
-        fingerprint = self.network.fingerprint(self.seed)
-        message.expect(Kind.UPLOAD, fingerprint, state.round + 1, client, self.network.stats_size)
-        check_form(message.form, self._upload_form, f" ({self.coding.name}): of another method or coder")
+        message, network = Message.from_bytes(payload), self.network
+        message.expect(Kind.UPLOAD, network.fingerprint(self.seed), state.round + 1, client, network.stats_size)
+        check_form(message.form, self.upload_form, f" ({self.coding.name}): of another method or coder")
         stats = read_floats(self.network, message, state.stats)
         check_statistics(self.network, stats)
         mask = self.coding.coder.decode(message.coded, self.context(state, client))
@@ -194,7 +193,8 @@ class FedPM:
         return MaskState(round, posterior, stats, updated, history)
 
     @property
-    def _upload_form(self) -> int:
+    def upload_form(self) -> int:
+        """The number of uploads on the wire."""
         return self.coding.form if self.form is None else self.form
 
     # -- the global model ---------------------------------------------------------------------------------

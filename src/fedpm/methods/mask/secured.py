@@ -7,19 +7,18 @@ they trained as floats, in fixed point. Of norm statistics the mean is taken, wh
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from fedpm.errors import ConfigError, EngineError, WireError
 from fedpm.methods.base import DIVERGED, ClientResult
-from fedpm.methods.mask.downlink import Addition
 from fedpm.methods.mask.fedpm import FedPM
 from fedpm.methods.mask.state import MaskState, MaskUpdate
-from fedpm.methods.statistics import check_statistics, read_floats, rounded
+from fedpm.methods.mask.sums import MaskSum, SummedFedPM
+from fedpm.methods.statistics import check_statistics, read_floats
 from fedpm.secure.client import Client
 from fedpm.secure.fixed import BITS, mean_of, to_fixed
 from fedpm.secure.identity import Identity
@@ -28,21 +27,11 @@ from fedpm.secure.server import Server
 from fedpm.secure.session import Session
 from fedpm.secure.vectors import Part, sum_bits
 from fedpm.wire.message import Message
-from fedpm.wire.theta import Counts, Vector
 
 if TYPE_CHECKING:
     from fedpm.data.datasets import Shard
     from fedpm.data.participation import Participation
     from fedpm.rng import Streams
-
-
-@dataclass(frozen=True)
-class MaskSum:
-    """What the server learns in a round: whose masks were summed, their sum, and the mean of their floats."""
-
-    clients: tuple[int, ...]
-    ones: Counts
-    stats: Vector
 
 
 @dataclass(frozen=True)
@@ -104,7 +93,7 @@ class SecretSum:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SecureFedPM(FedPM):
+class SecureFedPM(SummedFedPM):
     """FedPM on secure sums; everybody works out from the seed with whom."""
 
     participation: Participation
@@ -141,17 +130,6 @@ class SecureFedPM(FedPM):
     def decode(self, state: MaskState, client: int, payload: bytes) -> MaskUpdate:
         """Refuse any upload: here the server is to see none."""
         raise WireError("upload instead of a message of a secure sum: the sender has other settings (codec)")
-
-    def aggregate(self, state: MaskState, updates: Iterable[Any]) -> MaskState:
-        """Add the sum to the posterior (Algorithm 2)."""
-        number = state.round + 1
-        for summed in updates:
-            masks = len(summed.clients)
-            posterior = state.learned(summed.ones, masks, self.lam0, self.reset_every, self.kept)
-            added = Addition(state.history.content, summed.clients, masks)
-            stats = rounded(self.network, summed.stats, state.stats)  # so that clients can have the same
-            return self._state(number, posterior, stats, updated=number, before=state, added=added)
-        return self._state(number, state.posterior, state.stats, updated=state.updated)
 
 
 def secured(method: object, participation: Participation) -> SecureFedPM:

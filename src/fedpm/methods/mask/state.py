@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from tempfile import SpooledTemporaryFile
 from typing import IO, TYPE_CHECKING, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from fedpm.aggregation.base import Aggregator, Folded, Screen
 from fedpm.aggregation.posterior import UNIT, Posterior, reset_due
@@ -69,6 +70,14 @@ class MaskUpdate:
     mask: Mask
     stats: Vector
     coded: bytes = b""
+
+    def __reduce__(self) -> tuple[Callable[..., MaskUpdate], tuple[object, ...]]:
+        """Travel between processes with a bit a parameter."""
+        return _unpacked, (self.client, np.packbits(self.mask), len(self.mask), self.stats, self.coded)
+
+
+def _unpacked(client: int, packed: npt.NDArray[np.uint8], size: int, stats: Vector, coded: bytes) -> MaskUpdate:
+    return MaskUpdate(client, np.unpackbits(packed, count=size), stats, coded)
 
 
 class Arrivals:
