@@ -94,7 +94,7 @@ def test_package_example_runs() -> None:
 
 
 def test_links_between_pages_lead_somewhere() -> None:
-    for page in PAGES:
+    for page in [*PAGES, *TUTORIALS, *ROOT.glob("*.md"), ROOT / "benchmarks/README.md"]:
         for target in re.findall(r"\]\((?!https?://)([^)#]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
