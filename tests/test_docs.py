@@ -69,6 +69,11 @@ def test_every_page_has_its_place_on_the_site() -> None:
         assert str(page.relative_to(ROOT / "docs")) in placed, f"{page} is not in mkdocs.yml"
 
 
+def test_every_public_name_is_in_the_reference() -> None:
+    page = (ROOT / "docs/reference/python.md").read_text()
+    assert [name for name in fedpm.__all__ if not re.search(rf"\b{name}\b", page)] == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "metric", "least"),
