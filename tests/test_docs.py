@@ -71,6 +71,11 @@ def test_every_page_has_its_place_on_the_site() -> None:
         assert str(page.relative_to(ROOT / "docs")) in placed, f"{page} is not in mkdocs.yml"
 
 
+def test_every_public_name_is_in_the_reference() -> None:
+    page = (ROOT / "docs/reference/python.md").read_text()
+    assert [name for name in fedpm.__all__ if not re.search(rf"\b{name}\b", page)] == []
+
+
 @pytest.mark.slow
 @pytest.mark.no_cover
 @pytest.mark.parametrize(
@@ -99,7 +104,7 @@ def test_package_example_runs() -> None:
 
 
 def test_links_between_pages_lead_somewhere() -> None:
-    for page in PAGES:
+    for page in [*PAGES, *TUTORIALS, *ROOT.glob("*.md"), ROOT / "benchmarks/README.md"]:
         for target in re.findall(r"\]\((?!https?://)([^)#]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from examples.fleet import free_port
 
+from fedpm.study.definition import load, studies
 from tests.command import Command, cli
 
 __all__ = ["cli"]
@@ -24,8 +25,8 @@ PAGES = [ROOT / "README.md", *sorted(DOCS.glob("howto/*.md")), *sorted(DOCS.glob
 FLEET = DOCS / "tutorials/fleet.md"
 SMALL = ["rounds=1", "local.epochs=1", "model.name=conv4-slim", "data.train_examples=100", "data.test_examples=50"]
 SETTINGS = [word for setting in SMALL for word in ("--set", setting)]
-ELSEWHERE = [("data", "get"), ("study", "run"), ("flower",)]
-"""What needs a network, hours, or other machines: below, tests/study and tests/engines/flower try it."""
+ELSEWHERE = [("data", "get"), ("study", "run"), ("report", "runs/iid-mnist"), ("flower",)]
+"""What needs a network, hours, or machines: looked at below, and tried by tests/study and tests/engines/flower."""
 
 
 def blocks(page: Path) -> list[str]:
@@ -63,11 +64,13 @@ def test_commands_of_a_page_run(page: Path, cli: Command) -> None:
         assert done.code == 0, f"fedpm {shlex.join(words)}: {done.stderr}"
 
 
-def test_studies_that_pages_name_are_there(cli: Command) -> None:
-    named = [words[2] for page in PAGES for words in commands(page) if words[:2] == ["study", "run"]]
-    there = cli("study", "list").stdout.split()
-    assert named
-    assert set(named) <= set(there)
+def test_studies_and_rows_that_pages_name_are_there() -> None:
+    called = [words for page in PAGES for words in commands(page)]
+    assert {words[2] for words in called if words[:2] == ["study", "run"]} <= set(studies())
+    (report,) = (words for words in called if words[:2] == ["report", "runs/iid-mnist"])
+    rows = {label for run in load("iid-mnist", "small").runs(1) for label in run.labels.values()}
+    assert set(report[3::2]) <= rows
+    assert set(report[2::2]) == {"--only"}
 
 
 def test_extras_and_targets_that_pages_name_are_there() -> None:
@@ -93,7 +96,7 @@ def test_the_fleet_of_the_tutorial_trains(tmp_path: Path) -> None:
     _, server, registering, nodes, run, look = blocks(tmp_path / "fleet.md")
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1", "FLWR_HOME": str(tmp_path / "home")}
-    staying = []
+    staying: list[subprocess.Popen[bytes]] = []
 
     def stay(block: str) -> None:
         with (tmp_path / f"{len(staying)}.log").open("wb") as log:

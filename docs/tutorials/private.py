@@ -9,7 +9,8 @@
 # # Privacy
 #
 # A mask is a sample, and a sample hides something. How much, depends on how far one example can move it. With `privacy.unit = "example"`, gradients
-# are clipped and noise is added, so that the whole run spends a budget ε that you set. (`pip install 'fedpm[privacy]'`)
+# are clipped and noise is added. Then all that is ever sent tells hardly more about any single example than a number ε allows: the smaller, the less. ε is
+# a budget that you set for the whole run. (`pip install 'fedpm[privacy]'`)
 
 # %%
 import fedpm

@@ -16,7 +16,7 @@ def report(
     folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders of studies or of runs.")],
     out: Annotated[Path | None, typer.Option(help="Folder of the report (default: report in the first DIR).")] = None,
     only: Annotated[
-        list[str] | None, typer.Option(metavar="ROW", help="Only this row of a study, say 'fedpm bits'; repeatable.")
+        list[str] | None, typer.Option(metavar="ROW", help="Only this row of a study ('fedpm bits', say); repeatable.")
     ] = None,
     open_: Annotated[bool, typer.Option("--open", help="Show the page in a browser.")] = False,
 ) -> None:
