@@ -14,6 +14,7 @@ from fedpm.report.style import PALETTE, colour
 from fedpm.study.results import collect
 from tests.conftest import small_config, small_net
 from tests.experiment.test_judging import WORDS, hospitals
+from tests.report.light import svg_alone
 
 pytestmark = pytest.mark.slow
 
@@ -28,7 +29,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 def test_the_page_says_who_is_served_worst(runs: list[Path], tmp_path: Path) -> None:
-    page = write(runs, tmp_path)
+    with svg_alone():
+        page = write(runs, tmp_path)
     rows = list(csv.DictReader((tmp_path / "tables" / "fairness.csv").open()))
     outcomes = collect(runs)[0].runs
     assert [row["algorithm"] for row in rows] == ["FedPM", "FedAvg"]
@@ -56,7 +58,8 @@ def test_a_run_without_accuracy_has_a_page_too(tmp_path: Path) -> None:
     collection = collect([tmp_path / "run"])[0]
     assert "accuracy-rounds" not in {drawn.name for drawn in figures(collection)}
     assert "f1-rounds" in {drawn.name for drawn in figures(collection)}
-    text = write([tmp_path / "run"], tmp_path / "out").read_text()
+    with svg_alone():
+        text = write([tmp_path / "run"], tmp_path / "out").read_text()
     assert "test loss after 1 round" in text
 
 

@@ -14,6 +14,7 @@ from fedpm.report.page import write
 from fedpm.report.runs import run_names, title
 from fedpm.study.results import collect
 from tests.report.browser import measure, overlaps
+from tests.report.light import svg_alone
 
 LONG = "a-second-attempt-with-a-name-that-is-long"
 pytestmark = pytest.mark.slow
@@ -34,7 +35,8 @@ def runs(studied: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def page(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write([runs / "first", runs / LONG, runs / "one"], tmp_path_factory.mktemp("report") / "out")
+    with svg_alone():
+        return write([runs / "first", runs / LONG, runs / "one"], tmp_path_factory.mktemp("report") / "out")
 
 
 @pytest.fixture(scope="module")
