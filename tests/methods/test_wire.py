@@ -65,6 +65,8 @@ GOLDEN = {
     "model file": "9f96b29edba4f7e3",
     "model file over a base": "f4f0afd280bedae2",
     "model file of signs": "4fee192da29cebea",
+    "over a base": "1e4cfcc7cd18101e",
+    "over a base, full": "99f7a990f2325d72",
 }
 
 
