@@ -66,6 +66,8 @@ GOLDEN = {
     "model file over a base": "f4f0afd280bedae2",
     "sum of masks": "e271ad1190f1cb8e",
     "model file of signs": "4fee192da29cebea",
+    "over a base": "1e4cfcc7cd18101e",
+    "over a base, full": "99f7a990f2325d72",
 }
 
 
