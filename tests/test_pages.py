@@ -25,7 +25,13 @@ PAGES = [ROOT / "README.md", *sorted(DOCS.glob("howto/*.md")), *sorted(DOCS.glob
 FLEET = DOCS / "tutorials/fleet.md"
 SMALL = ["rounds=1", "local.epochs=1", "model.name=conv4-slim", "data.train_examples=100", "data.test_examples=50"]
 SETTINGS = [word for setting in SMALL for word in ("--set", setting)]
-ELSEWHERE = [("data", "get"), ("study", "run"), ("report", "runs/iid-mnist"), ("flower",)]
+ELSEWHERE = [
+    ("data", "get"),
+    ("study", "run"),
+    ("report", "runs/iid-mnist"),
+    ("flower",),
+    ("model", "inspect", "runs/app"),
+]
 """What needs a network, hours, or machines: looked at below, and tried by tests/study and tests/engines/flower."""
 
 
@@ -96,7 +102,7 @@ def test_the_fleet_of_the_tutorial_trains(tmp_path: Path) -> None:
     _, server, registering, nodes, run, look = blocks(tmp_path / "fleet.md")
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1", "FLWR_HOME": str(tmp_path / "home")}
-    staying = []
+    staying: list[subprocess.Popen[bytes]] = []
 
     def stay(block: str) -> None:
         with (tmp_path / f"{len(staying)}.log").open("wb") as log:
