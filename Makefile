@@ -37,7 +37,7 @@ docs: $(DEV) ## build the site into site/: pages, executed tutorials, references
 	$(INSTALL) -e '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
-dist: $(DEV) ## build wheel and sdist into dist/, and try the wheel in a new environment without extras
+dist: $(READY) ## build wheel and sdist into dist/, and try the wheel in a new environment without extras
 	$(INSTALL) build
 	rm -rf dist
 	$(BIN)/python -m build --quiet --outdir dist .

@@ -25,7 +25,13 @@ PAGES = [ROOT / "README.md", *sorted(DOCS.glob("howto/*.md")), *sorted(DOCS.glob
 FLEET = DOCS / "tutorials/fleet.md"
 SMALL = ["rounds=1", "local.epochs=1", "model.name=conv4-slim", "data.train_examples=100", "data.test_examples=50"]
 SETTINGS = [word for setting in SMALL for word in ("--set", setting)]
-ELSEWHERE = [("data", "get"), ("study", "run"), ("report", "runs/iid-mnist"), ("flower",)]
+ELSEWHERE = [
+    ("data", "get"),
+    ("study", "run"),
+    ("report", "runs/iid-mnist"),
+    ("flower",),
+    ("model", "inspect", "runs/app"),
+]
 """What needs a network, hours, or machines: looked at below, and tried by tests/study and tests/engines/flower."""
 
 
