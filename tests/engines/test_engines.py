@@ -265,8 +265,9 @@ from tests.conftest import small_config, small_net
 
 {definition}
 print("top level", flush=True)
-result = fedpm.run(small_config(workers=2, rounds=1), net={net}())
-print("done", fedpm.run(small_config(workers=1, rounds=1), net={net}()).file == result.file)
+result = fedpm.run(small_config(workers=2, rounds=1), net={net}(), weights="random")
+again = fedpm.run(small_config(workers=1, rounds=1), net={net}(), weights="random")
+print("done", again.file == result.file)
 """
 OWN = """
 class Own(type(small_net())):
