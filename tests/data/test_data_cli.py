@@ -93,6 +93,15 @@ def test_show_writes_only_where_it_is_told_and_over_nothing(cli: Command, tmp_pa
     assert (tmp_path / "mine.png").read_text() == "a drawing of mine"
 
 
+def test_words_of_a_table_do_not_steer_the_terminal(cli: Command, tmp_path: Path) -> None:
+    rows = "".join(f"{number},\x1b[31m{number % 2},\x1b]0;hi\x07{number % 3}\n" for number in range(40))
+    (tmp_path / "table.csv").write_text("a,label,client\n" + rows)
+    shown = cli("data", "show", "table.csv", "--split", "given")
+    assert shown.code == 0, shown.stderr
+    assert r"client \x1b]0;hi\x070: 13 = \x1b[31m0:7 \x1b[31m1:6" in shown.stdout
+    assert "\x1b" not in shown.stdout
+
+
 def test_white_stands_between_the_images_of_a_sheet() -> None:
     sheet, labels = _class_rows(digits())
     assert len(labels) == 10

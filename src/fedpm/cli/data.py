@@ -13,7 +13,7 @@ from rich.table import Table
 from fedpm.cli.options import complete_data
 from fedpm.cli.parsing import Group
 from fedpm.cli.progress import fetch_progress
-from fedpm.errors import ConfigError, DataError, choices, require
+from fedpm.errors import ConfigError, DataError, choices, printable, require
 
 if TYPE_CHECKING:
     from fedpm.data.datasets import Dataset, Shard
@@ -87,15 +87,15 @@ def show(
     from fedpm.data.partition import split as partition
 
     dataset = load_dataset(name, data_dir)
-    console.print(describe(dataset))
+    console.print(printable(describe(dataset)))
     parts = None
     if split == "given" and isinstance(dataset, Federation):
         parts = dataset.parts()
-        console.print(describe_split(dataset, parts, dataset.clients))
+        console.print(printable(describe_split(dataset, parts, dataset.clients)))
     elif split is not None:
         labels = dataset.train.y
         parts = partition(labels, clients, seed, split, classes_per_client=classes_per_client, alpha=alpha)
-        console.print(describe_split(dataset, parts))
+        console.print(printable(describe_split(dataset, parts)))
     if out is not None:
         from fedpm.data.pictures import save_picture
 
