@@ -102,6 +102,20 @@ def test_words_of_a_table_do_not_steer_the_terminal(cli: Command, tmp_path: Path
     assert "\x1b" not in shown.stdout
 
 
+def test_data_without_classes_are_shown_too(cli: Command, tmp_path: Path) -> None:
+    rows = "".join(f"{number},{number / 8},{'ab'[number % 2]}\n" for number in range(40))
+    (tmp_path / "table.csv").write_text("a,label,client\n" + rows)
+    shown = cli("data", "show", "table.csv", "--split", "given")
+    assert shown.code == 0, shown.stderr
+    for line in ("train     36 examples", "labels    a number float32", "  client a: 18", "  client b: 18"):
+        assert line in shown.stdout.splitlines()
+    assert "  client 2: 12" in cli("data", "show", "table.csv", "--split", "iid", "--clients", "3").stdout.splitlines()
+    for options in (["--out", "a.png"], ["--split", "dirichlet", "--alpha", "1"]):
+        refused = cli("data", "show", "table.csv", *options)
+        assert refused.code == 2
+        assert "table.csv: has no class an example to draw or to divide by" in refused.stderr
+
+
 def test_white_stands_between_the_images_of_a_sheet() -> None:
     sheet, labels = _class_rows(digits())
     assert len(labels) == 10

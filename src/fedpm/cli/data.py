@@ -87,6 +87,10 @@ def show(
     from fedpm.data.partition import split as partition
 
     dataset = load_dataset(name, data_dir)
+    if not dataset.labelled and (out is not None or split not in (None, "iid", "given")):
+        raise ConfigError(
+            f"{name}: has no class an example to draw or to divide by; use --split iid or given, no --out"
+        )
     console.print(printable(describe(dataset)))
     parts = None
     if split == "given" and isinstance(dataset, Federation):
@@ -114,11 +118,19 @@ def _check_picture(path: Path) -> None:
 
 def describe(dataset: Dataset) -> str:
     """Return a data set in figures."""
+    y, each = (
+        dataset.train.y,
+        {
+            part: f", {_per_class(shard, len(dataset.classes))}" if dataset.labelled else ""
+            for part, shard in (("train", dataset.train), ("test", dataset.test))
+        },
+    )
+    named = f"classes   {len(dataset.classes)}: {_shortened(list(dataset.classes))}"
     lines = [
         f"name      {dataset.name}",
-        f"train     {len(dataset.train):,} examples, {_per_class(dataset.train, len(dataset.classes))}",
-        f"test      {len(dataset.test):,} examples, {_per_class(dataset.test, len(dataset.classes))}",
-        f"classes   {len(dataset.classes)}: {_shortened(list(dataset.classes))}",
+        f"train     {len(dataset.train):,} examples{each['train']}",
+        f"test      {len(dataset.test):,} examples{each['test']}",
+        named if dataset.labelled else f"labels    {'×'.join(map(str, y.shape[1:])) or 'a number'} {y.dtype}",
         f"input     {'×'.join(map(str, dataset.input_shape))} {dataset.train.x.dtype}",
     ]
     mean, std = dataset.channel_statistics()
@@ -133,14 +145,17 @@ def describe_split(dataset: Dataset, parts: list[Indices], names: Sequence[str] 
 
     from fedpm.data.partition import histogram
 
-    counts = histogram(dataset.train.y, parts, len(dataset.classes))
-    sizes, classes = counts.sum(1), (counts > 0).sum(1)
+    sizes = np.array([len(part) for part in parts])
     lines = [f"clients   {len(parts):,}"]
     lines.append(f"examples  {sizes.min():,} to {sizes.max():,} a client, median {int(np.median(sizes)):,}")
-    lines.append(f"classes   {classes.min()} to {classes.max()} a client, mean {classes.mean():.2f}")
+    counts = histogram(dataset.train.y, parts, len(dataset.classes)) if dataset.labelled else np.zeros((len(parts), 0))
+    if dataset.labelled:
+        classes = (counts > 0).sum(1)
+        lines.append(f"classes   {classes.min()} to {classes.max()} a client, mean {classes.mean():.2f}")
     for client in range(min(rows, len(parts))):
         there = [f"{dataset.classes[c]}:{counts[client, c]}" for c in np.flatnonzero(counts[client])]
-        lines.append(f"  client {names[client] if names else client}: {sizes[client]:,} = {_shortened(there)}")
+        held = f" = {_shortened(there)}" if there else ""
+        lines.append(f"  client {names[client] if names else client}: {sizes[client]:,}{held}")
     if len(parts) > rows:
         lines.append(f"  … and {len(parts) - rows:,} more")
     return "\n".join(lines)
