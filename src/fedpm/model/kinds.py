@@ -136,7 +136,7 @@ def _layer_fan_in(module: nn.Module, own: str, shape: tuple[int, ...]) -> float 
     if own not in ("weight", "bias"):
         return None
     if type(module).__name__ == "Conv1D" and hasattr(module, "nf"):  # of Hugging Face: a linear layer, transposed
-        return float(module.weight.shape[0])
+        return module.get_parameter("weight").shape[0]
     if isinstance(module, nn.Linear):
         return module.in_features
     if isinstance(module, nn.Bilinear):
