@@ -128,8 +128,9 @@ def test_an_unknown_keyword_is_explained_like_an_unknown_key(given: dict[str, An
     ],
 )
 def test_what_is_of_the_wrong_kind_is_one_sentence(given: dict[str, Any], sentence: str, data: Dataset) -> None:
+    usual: dict[str, Any] = {"net": small_net(), "data": data}
     with pytest.raises(fedpm.FedPMError, match=re.escape(sentence)):
-        fedpm.run(small_config(), **{"net": small_net(), "data": data} | given)
+        fedpm.run(small_config(), **usual | given)
 
 
 def test_a_network_in_the_place_of_settings_is_told_on_one_line() -> None:

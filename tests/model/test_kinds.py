@@ -142,7 +142,7 @@ def test_names_patterns_and_classes_say_otherwise() -> None:
         (weight_norm(nn.Linear(3, 3)), {}, r"cannot be copied \(Only Tensors .*use those in torch.nn.utils.param"),
     ],
 )
-def test_what_cannot_be_is_one_sentence(net: nn.Module, selectors: dict[str, list[str]], sentence: str) -> None:
+def test_what_cannot_be_is_one_sentence(net: nn.Module, selectors: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         MaskedNetwork(net, **selectors)
 
