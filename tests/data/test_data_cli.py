@@ -93,6 +93,29 @@ def test_show_writes_only_where_it_is_told_and_over_nothing(cli: Command, tmp_pa
     assert (tmp_path / "mine.png").read_text() == "a drawing of mine"
 
 
+def test_words_of_a_table_do_not_steer_the_terminal(cli: Command, tmp_path: Path) -> None:
+    rows = "".join(f"{number},\x1b[31m{number % 2},\x1b]0;hi\x07{number % 3}\n" for number in range(40))
+    (tmp_path / "table.csv").write_text("a,label,client\n" + rows)
+    shown = cli("data", "show", "table.csv", "--split", "given")
+    assert shown.code == 0, shown.stderr
+    assert r"client \x1b]0;hi\x070: 13 = \x1b[31m0:7 \x1b[31m1:6" in shown.stdout
+    assert "\x1b" not in shown.stdout
+
+
+def test_data_without_classes_are_shown_too(cli: Command, tmp_path: Path) -> None:
+    rows = "".join(f"{number},{number / 8},{'ab'[number % 2]}\n" for number in range(40))
+    (tmp_path / "table.csv").write_text("a,label,client\n" + rows)
+    shown = cli("data", "show", "table.csv", "--split", "given")
+    assert shown.code == 0, shown.stderr
+    for line in ("train     36 examples", "labels    a number float32", "  client a: 18", "  client b: 18"):
+        assert line in shown.stdout.splitlines()
+    assert "  client 2: 12" in cli("data", "show", "table.csv", "--split", "iid", "--clients", "3").stdout.splitlines()
+    for options in (["--out", "a.png"], ["--split", "dirichlet", "--alpha", "1"]):
+        refused = cli("data", "show", "table.csv", *options)
+        assert refused.code == 2
+        assert "table.csv: has no class an example to draw or to divide by" in refused.stderr
+
+
 def test_white_stands_between_the_images_of_a_sheet() -> None:
     sheet, labels = _class_rows(digits())
     assert len(labels) == 10

@@ -369,9 +369,15 @@ def test_the_command_line_takes_clients_as_given(cli: Command, tmp_path: Path) -
         done = cli("run", *given, *small, *table, *task, "--out", name)
         assert done.code == 0, done.stderr
         assert '"names": ["oslo", "bergen"]' in (tmp_path / name / "rounds.jsonl").read_text()
+        judged = cli("model", "eval", name)
+        assert judged.stdout.endswith("on the test part of table\n"), judged.stderr
         (tmp_path / "table.csv").write_text(
             re.sub(r",([012]),(?=[ob])", r",\1.5,", (tmp_path / "table.csv").read_text())
         )
+    (tmp_path / "numbers" / "model.fedpm").rename(tmp_path / "alone.fedpm")
+    assert (
+        "trained on data of your own; say where they are with --data PATH" in cli("model", "eval", "alone.fedpm").stderr
+    )
     assert "nowhere.csv: there is no such file" in cli("run", *given, "--set", "data.path=nowhere.csv").stderr
     shown = cli("data", "show", "images", "--split", "given")
     assert "client oslo: 18 = cat:" in shown.stdout, shown.stdout + shown.stderr

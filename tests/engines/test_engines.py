@@ -231,8 +231,9 @@ def make():
 print("top level", flush=True)
 """
 RUNS = """
-result = fedpm.run(small_config(workers=2, rounds=1), net={net}())
-print("done", fedpm.run(small_config(workers=1, rounds=1), net={net}()).file == result.file, flush=True)
+result = fedpm.run(small_config(workers=2, rounds=1), net={net}(), weights="random")
+again = fedpm.run(small_config(workers=1, rounds=1), net={net}(), weights="random")
+print("done", again.file == result.file, flush=True)
 """
 
 

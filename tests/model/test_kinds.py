@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.nn.utils import parametrizations
+from torch.nn.utils import parametrizations, weight_norm
 
 import fedpm
 from fedpm.data.datasets import Dataset, Shard
@@ -104,6 +104,24 @@ def test_of_a_parametrised_weight_the_direction_is_masked_and_the_length_trained
     assert torch.allclose(sizes.norm(dim=0), layer.weight.norm(dim=1), atol=1e-5)
 
 
+def test_to_look_at_a_parametrised_weight_changes_nothing() -> None:
+    net = nn.Sequential(nn.Flatten(), parametrizations.spectral_norm(nn.Linear(64, 32)), nn.ReLU(), nn.Linear(32, 10))
+    before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+    network = MaskedNetwork(net)
+    assert [part.name for part in network.parts][:2] == ["1.bias", "1.parametrizations.weight.original"]
+    again = MaskedNetwork(network.whole())  # whose masked values are not there
+    assert again.fingerprint(0) == network.fingerprint(0)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in net.state_dict().items())
+
+
+def test_the_transposed_linear_layers_of_gpt2_are_masked() -> None:
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install transformers")
+    small = {"vocab_size": 17, "n_embd": 6, "n_layer": 1, "n_head": 2, "n_positions": 8}
+    found = masked(transformers.GPT2Model(transformers.GPT2Config(**small, bos_token_id=0, eos_token_id=0)))
+    assert found["h.0.attn.c_attn.weight"] == found["h.0.attn.c_attn.bias"] == 6
+    assert found["h.0.mlp.c_proj.weight"] == 24
+
+
 def test_names_patterns_and_classes_say_otherwise() -> None:
     net = Attention()
     assert "positions" in kinds(net, frozen=["positions"]).frozen
@@ -120,11 +138,13 @@ def test_names_patterns_and_classes_say_otherwise() -> None:
         (ResNet(), {"frozen": ["nonsense", nn.GRU]}, "GRU, nonsense: the network has no such"),
         (nn.Sequential(nn.LazyLinear(4)), {}, r"0\.weight \(LazyLinear\) has no shape yet: call the network once"),
         (nn.LayerNorm(3), {}, "no parameter of the network is masked"),
+        (torch.jit.script(nn.Linear(3, 3)), {}, "a scripted network cannot be taken apart; give the module"),
+        (weight_norm(nn.Linear(3, 3)), {}, r"cannot be copied \(Only Tensors .*use those in torch.nn.utils.param"),
     ],
 )
-def test_what_cannot_be_is_one_sentence(net: nn.Module, selectors: dict[str, list[str]], sentence: str) -> None:
+def test_what_cannot_be_is_one_sentence(net: nn.Module, selectors: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
-        kinds(net, **selectors)
+        MaskedNetwork(net, **selectors)
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from rich.table import Table
 from fedpm.cli.options import complete_data
 from fedpm.cli.parsing import Group
 from fedpm.cli.progress import fetch_progress
-from fedpm.errors import ConfigError, DataError, choices, require
+from fedpm.errors import ConfigError, DataError, choices, printable, require
 
 if TYPE_CHECKING:
     from fedpm.data.datasets import Dataset, Shard
@@ -87,15 +87,19 @@ def show(
     from fedpm.data.partition import split as partition
 
     dataset = load_dataset(name, data_dir)
-    console.print(describe(dataset))
+    if not dataset.labelled and (out is not None or split not in (None, "iid", "given")):
+        raise ConfigError(
+            f"{name}: has no class an example to draw or to divide by; use --split iid or given, no --out"
+        )
+    console.print(printable(describe(dataset)))
     parts = None
     if split == "given" and isinstance(dataset, Federation):
         parts = dataset.parts()
-        console.print(describe_split(dataset, parts, dataset.clients))
+        console.print(printable(describe_split(dataset, parts, dataset.clients)))
     elif split is not None:
         labels = dataset.train.y
         parts = partition(labels, clients, seed, split, classes_per_client=classes_per_client, alpha=alpha)
-        console.print(describe_split(dataset, parts))
+        console.print(printable(describe_split(dataset, parts)))
     if out is not None:
         from fedpm.data.pictures import save_picture
 
@@ -114,11 +118,19 @@ def _check_picture(path: Path) -> None:
 
 def describe(dataset: Dataset) -> str:
     """Return a data set in figures."""
+    y, each = (
+        dataset.train.y,
+        {
+            part: f", {_per_class(shard, len(dataset.classes))}" if dataset.labelled else ""
+            for part, shard in (("train", dataset.train), ("test", dataset.test))
+        },
+    )
+    named = f"classes   {len(dataset.classes)}: {_shortened(list(dataset.classes))}"
     lines = [
         f"name      {dataset.name}",
-        f"train     {len(dataset.train):,} examples, {_per_class(dataset.train, len(dataset.classes))}",
-        f"test      {len(dataset.test):,} examples, {_per_class(dataset.test, len(dataset.classes))}",
-        f"classes   {len(dataset.classes)}: {_shortened(list(dataset.classes))}",
+        f"train     {len(dataset.train):,} examples{each['train']}",
+        f"test      {len(dataset.test):,} examples{each['test']}",
+        named if dataset.labelled else f"labels    {'×'.join(map(str, y.shape[1:])) or 'a number'} {y.dtype}",
         f"input     {'×'.join(map(str, dataset.input_shape))} {dataset.train.x.dtype}",
     ]
     mean, std = dataset.channel_statistics()
@@ -133,14 +145,17 @@ def describe_split(dataset: Dataset, parts: list[Indices], names: Sequence[str] 
 
     from fedpm.data.partition import histogram
 
-    counts = histogram(dataset.train.y, parts, len(dataset.classes))
-    sizes, classes = counts.sum(1), (counts > 0).sum(1)
+    sizes = np.array([len(part) for part in parts])
     lines = [f"clients   {len(parts):,}"]
     lines.append(f"examples  {sizes.min():,} to {sizes.max():,} a client, median {int(np.median(sizes)):,}")
-    lines.append(f"classes   {classes.min()} to {classes.max()} a client, mean {classes.mean():.2f}")
+    counts = histogram(dataset.train.y, parts, len(dataset.classes)) if dataset.labelled else np.zeros((len(parts), 0))
+    if dataset.labelled:
+        classes = (counts > 0).sum(1)
+        lines.append(f"classes   {classes.min()} to {classes.max()} a client, mean {classes.mean():.2f}")
     for client in range(min(rows, len(parts))):
         there = [f"{dataset.classes[c]}:{counts[client, c]}" for c in np.flatnonzero(counts[client])]
-        lines.append(f"  client {names[client] if names else client}: {sizes[client]:,} = {_shortened(there)}")
+        held = f" = {_shortened(there)}" if there else ""
+        lines.append(f"  client {names[client] if names else client}: {sizes[client]:,}{held}")
     if len(parts) > rows:
         lines.append(f"  … and {len(parts) - rows:,} more")
     return "\n".join(lines)

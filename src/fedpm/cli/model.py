@@ -100,7 +100,7 @@ def evaluate_model(
     name = data or trained_on(model.header.provenance)
     if name is None:
         raise ConfigError(f"{file}: does not tell on which data it was trained; choose some with --data NAME")
-    dataset = load_dataset(name, data_dir)
+    dataset = load_dataset(_own_data(file) if name in ("folder", "own") and data is None else name, data_dir)
     if dataset.input_shape != model.header.input_shape or len(dataset.classes) > len(model.header.classes):
         raise ConfigError(
             f"{dataset.name} has inputs of shape {dataset.input_shape} and {len(dataset.classes)} classes; the model "
@@ -112,6 +112,17 @@ def evaluate_model(
     figures = {**score.values, "loss": score.loss}
     shown = "  ".join(f"{escape(name)} {value:.4f}" for name, value in figures.items())
     console.print(f"{shown}  on the test part of {escape(dataset.name)}", highlight=False)
+
+
+def _own_data(file: Path) -> str:
+    """Return the path of the user's own data that a run was trained on, as its settings say."""
+    from fedpm.config import load
+
+    settings = (file if file.is_dir() else file.parent) / "config.toml"
+    path = load(settings).data.path if settings.is_file() else None
+    if path is None:
+        raise ConfigError(f"{file}: was trained on data of your own; say where they are with --data PATH")
+    return path
 
 
 @app.command()

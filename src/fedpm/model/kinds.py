@@ -5,11 +5,13 @@
 *frozen*: it keeps its value.
 """
 
+import copy
 import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+import torch
 from torch import nn
 from torch.nn.utils.parametrize import ParametrizationList
 
@@ -65,6 +67,8 @@ def kinds_of(
 
     If values are ``given``, what a mask does not suit has a good one already, and is frozen.
     """
+    if isinstance(net, torch.jit.ScriptModule):
+        raise ConfigError("a scripted network cannot be taken apart; give the module that it was made of")
     for selector in (*frozen, *trained, *masked):
         if not isinstance(selector, str | type):
             raise ConfigError(
@@ -119,7 +123,8 @@ def _fan_in(net: nn.Module, name: str) -> float | None:
     own, shape = name.rpartition(".")[2], net.get_parameter(name).shape
     if isinstance(owner, ParametrizationList):  # masked if it is the whole of what it stands for
         layer, own = outer[-2], name.split(".")[-2]
-        return _layer_fan_in(layer, own, shape) if shape == getattr(layer, own).shape else None
+        whole = getattr(copy.deepcopy(layer).to("meta"), own)  # to look at it may change a buffer of the caller's
+        return _layer_fan_in(layer, own, shape) if shape == whole.shape else None
     return _layer_fan_in(owner, own, shape)
 
 
@@ -130,6 +135,8 @@ def _layer_fan_in(module: nn.Module, own: str, shape: tuple[int, ...]) -> float 
         return module.embed_dim if own == "in_proj_bias" else shape[1] if own.endswith("_weight") else None
     if own not in ("weight", "bias"):
         return None
+    if type(module).__name__ == "Conv1D" and hasattr(module, "nf"):  # of Hugging Face: a linear layer, transposed
+        return module.get_parameter("weight").shape[0]
     if isinstance(module, nn.Linear):
         return module.in_features
     if isinstance(module, nn.Bilinear):

@@ -18,6 +18,7 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
+from fedpm.errors import ConfigError
 from fedpm.model.kinds import Part, Selector, kinds_of
 from fedpm.model.outputs import logits_of
 from fedpm.model.still import Tail, base_hash, norm_buffers, still_modules
@@ -61,7 +62,7 @@ class MaskedNetwork:
         gain = {"kaiming": math.sqrt(2), "e": math.e, "half": 2.0}[init]
         kinds = kinds_of(net, gain, frozen=frozen, trained=trained, masked=masked, given=given)
         self.parts, self.trained, self.frozen = kinds.masked, tuple(kinds.trained), tuple(kinds.frozen)
-        self.net = copy.deepcopy(net).requires_grad_(False)
+        self.net = _copied(net).requires_grad_(False)
         self.aliases = _aliases(self.net, {*(part.name for part in self.parts), *self.trained})
         self.still = still_modules(self.net, self.aliases) if given else ()
         """The modules that a given network uses as they are, in eval mode: nothing in them is masked or trained."""
@@ -214,6 +215,16 @@ class MaskedNetwork:
 
     def _parts(self) -> Iterator[tuple[Part, slice]]:
         return zip(self.parts, self._slices, strict=True)
+
+
+def _copied(net: nn.Module) -> nn.Module:
+    try:
+        return copy.deepcopy(net)
+    except RuntimeError as error:  # such as of torch.nn.utils.weight_norm
+        raise ConfigError(
+            f"the network cannot be copied ({str(error).split('.')[0]}); of old weight or spectral norms use those in "
+            "torch.nn.utils.parametrizations"
+        ) from None
 
 
 def _set(net: nn.Module, name: str, value: torch.Tensor) -> None:
