@@ -23,6 +23,7 @@ MEASUREMENTS = {
     "server": "decoding and adding up uploads, and sampling clients (processor time of one core)",
     "partition": "60,000 labels split over 10,000 clients (processor time of one core)",
     "memory": "memory in use over many short rounds",
+    "million": "a million clients of which some take part, loaded when they do (processor time of one core)",
 }
 """Modules with a function ``run`` that returns a table; all of them take about 20 minutes."""
 SCRIPTS = {
