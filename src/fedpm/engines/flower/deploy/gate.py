@@ -117,7 +117,7 @@ class Passage:
 
 async def _unless_gone(request: Request, asking: Coroutine[Any, Any, httpcore.Response]) -> httpcore.Response:
     """Break off if the one who asks goes away: a message that nobody waits for would be lost."""
-    answer, gone = asyncio.ensure_future(asking), asyncio.ensure_future(request.receive())  # the body was read before
+    answer, gone = asyncio.ensure_future(asking), asyncio.ensure_future(_leaves(request))
     try:
         await asyncio.wait({answer, gone}, return_when=asyncio.FIRST_COMPLETED)
         if not answer.done():
@@ -127,6 +127,11 @@ async def _unless_gone(request: Request, asking: Coroutine[Any, Any, httpcore.Re
         for task in (answer, gone):
             if not task.done():
                 task.cancel()
+
+
+async def _leaves(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass  # the end of a body may be told twice
 
 
 class _Answer(StreamingResponse):
