@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -61,7 +62,7 @@ class Chain:
     authority: str
     crossed: Counter[str] = field(default_factory=Counter)
 
-    def client(self) -> "httpx.Client":
+    def client(self) -> Any:
         return httpx.Client(verify=ssl.create_default_context(cafile=self.authority), trust_env=False, timeout=60)
 
 
