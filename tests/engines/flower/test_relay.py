@@ -70,7 +70,11 @@ class Server(BaseHTTPRequestHandler):
     """Stands for the SuperLink: it has a message after the fourth question, and repeats what it is sent."""
 
     protocol_version = "HTTP/1.1"
-    questions = 0
+    questions = connections = 0
+
+    def setup(self) -> None:
+        Server.connections += 1
+        super().setup()
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["content-length"]))
@@ -161,9 +165,11 @@ def test_large_bodies_cross_unchanged(chain: Chain) -> None:
 
 @pytest.mark.slow
 def test_a_node_that_asks_for_messages_is_answered_when_there_is_one(chain: Chain) -> None:
+    before = Server.connections
     with chain.client() as client:
         assert client.post(f"https://{chain.address}/v1/fleet/pull-messages", content=b"?").content == b"message"
     assert Server.questions == 4
+    assert Server.connections <= before + 1, "what is asked again takes the same connection"
 
 
 @pytest.mark.slow

@@ -110,6 +110,7 @@ class Passage:
                 if not empty or clock() >= end:
                     return answer
                 await answer.aread()
+                await answer.aclose()  # else the connection would never be free again
                 await asyncio.sleep(min(3.0, max(0.1, self._waiting / 50)))
         finally:
             self._waiting -= 1
