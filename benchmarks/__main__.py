@@ -25,6 +25,7 @@ MEASUREMENTS = {
     "server_cores": "100 uploads of CONV-6 decoded by the server alone, and by two processes beside it (by the clock)",
     "partition": "60,000 labels split over 10,000 clients (processor time of one core)",
     "memory": "memory in use over many short rounds",
+    "million": "a million clients of which some take part, loaded when they do (processor time of one core)",
 }
 """Modules with a function ``run`` that returns a table; all of them take about 20 minutes."""
 SCRIPTS = {

@@ -50,6 +50,7 @@ class Relay:
             while data := source.recv(65536):
                 self.traffic[way] += len(data)
                 sink.sendall(data)
+            sink.shutdown(socket.SHUT_RDWR)  # a mere close would not be heard while the other thread reads
 
 
 class Counted(Fleet):

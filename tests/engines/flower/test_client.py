@@ -1,5 +1,7 @@
 """The app of a node: it watches the process that does the work."""
 
+import os
+import shutil
 import subprocess
 import sys
 import time
@@ -18,7 +20,7 @@ from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
 
 from fedpm import config as configs  # noqa: E402
 from fedpm.engines.flower import messages  # noqa: E402
-from fedpm.engines.flower.deploy import client  # noqa: E402
+from fedpm.engines.flower.deploy import client, preloaded  # noqa: E402
 from fedpm.engines.flower.deploy.folder import init  # noqa: E402
 from fedpm.engines.flower.node import Request  # noqa: E402
 from tests.engines.flower.test_folder import run_config  # noqa: E402
@@ -65,6 +67,32 @@ def asked(who: int, limit: float) -> Message:
     message = messages.write_request(Request(who, 1, limit, b"broadcast"), 4, 60)
     message.metadata.__dict__["_message_id"] = "1"
     return message
+
+
+@pytest.fixture(scope="module")
+def forks(app: Path) -> Iterator[dict[str, str]]:
+    """The environment of a node with a process that has imported all, and forks."""
+    with preloaded.preloaded(dict(os.environ)) as environment:
+        place, end = Path(environment[preloaded.SOCKET]), time.monotonic() + 240
+        while not place.exists() and time.monotonic() < end:
+            time.sleep(0.1)
+        yield environment
+
+
+def test_what_goes_wrong_in_a_fork_becomes_the_same_answer(
+    app: Path, forks: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(preloaded.SOCKET, forks[preloaded.SOCKET])
+    monkeypatch.setattr(sys, "executable", "none: nothing is started")
+    test_what_goes_wrong_in_the_work_becomes_an_answer(app)
+
+
+def test_the_command_of_a_node_is_a_fork(app: Path, forks: dict[str, str]) -> None:
+    command = shutil.which("flwr-clientapp", path=forks["PATH"])
+    assert command is not None
+    assert Path(command).parent == Path(forks[preloaded.SOCKET]).parent
+    done = subprocess.run([command, "--help"], capture_output=True, text=True, env=forks, timeout=120)
+    assert "Run a Flower ClientApp" in done.stdout
 
 
 def test_what_goes_wrong_in_the_work_becomes_an_answer(app: Path) -> None:

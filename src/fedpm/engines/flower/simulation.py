@@ -51,7 +51,8 @@ class Simulation:
         _start_ray(workers * clients.threads, self._home.name)
         _on_sigterm(_interrupt)  # Ray's own handler prints a trace of C++ and aborts
         grids: Queue[Grid] = Queue()
-        resources = {"client_resources": {"num_cpus": clients.threads, "num_gpus": 0}}
+        # an actor that dies starts anew: else Flower gives the dead one message after message, and all are lost
+        resources = {"client_resources": {"num_cpus": clients.threads, "num_gpus": 0, "max_restarts": -1}}
         nodes = client_app(ray.put(clients), total), total, resources
         self._thread = threading.Thread(target=self._serve, args=(grids, *nodes), daemon=True)
         self._thread.start()

@@ -10,7 +10,7 @@ import re
 import socket
 import ssl
 from asyncio import constants
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet
@@ -18,10 +18,10 @@ from weakref import WeakSet
 import httpcore
 import uvicorn
 from starlette.applications import Starlette
-from starlette.background import BackgroundTask
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from fedpm.engines.flower.deploy.packed import PackedTransport, Packing, agreed, offer
@@ -32,7 +32,7 @@ IDLE = 20.0
 """Seconds for the handshake of TLS, for the head of a request, and between two requests."""
 LINGER = 90.0
 """Seconds between two requests of a relay: those of a node that works are far apart."""
-HOLD = 20.0
+HOLD = 10.0
 """Seconds after which a SuperNode that asks for messages is told that there are none; it waits for 30 at most."""
 SLOWEST = 20_000
 """Bytes per second at which a body arrives at least."""
@@ -77,8 +77,10 @@ class Passage:
         self._under_way += size
         body = _in_time(request.stream(), IDLE + size / SLOWEST)
         try:
-            waits = self._hold and call == "pull-messages" and size < _QUESTION
-            return _passed_on(await (self._await_message(request, body) if waits else self._ask(request, body)))
+            if call != "pull-messages" or size > _QUESTION:
+                return _Answer(await self._ask(request, body))
+            question = b"".join([piece async for piece in body])
+            return _Answer(await _unless_gone(request, self._await_message(request, question)))
         except (TimeoutError, ClientDisconnect):
             return _refuse(408, f"the call should come at {SLOWEST} bytes per second or faster")
         except _UNREACHABLE as error:
@@ -91,30 +93,62 @@ class Passage:
         headers = [(name, value) for name, value in request.headers.raw if name not in _HOP_HEADERS]
         # else the answer might be packed, which costs more than it saves
         headers += [(b"host", self._server.encode()), (b"accept-encoding", b"identity")]
-        url, seconds = f"https://{self._server}{request.url.path}", {"connect": IDLE, "read": 300.0, "write": 300.0}
+        url, patience = f"https://{self._server}{request.url.path}", 300.0 if self._hold else 40.0
+        seconds = {"connect": IDLE, "read": patience, "write": patience, "pool": patience}
         asked = httpcore.Request("POST", url, headers=headers, content=body, extensions={"timeout": seconds})
         return await self._pool.handle_async_request(asked)
 
-    async def _await_message(self, request: Request, body: AsyncIterator[bytes]) -> httpcore.Response:
+    async def _await_message(self, request: Request, question: bytes) -> httpcore.Response:
         """Ask until there is a message: often for a few nodes, and for many no more often than they would ask."""
-        question, clock = b"".join([piece async for piece in body]), asyncio.get_running_loop().time
+        clock = asyncio.get_running_loop().time
         end = clock() + self._hold
         self._waiting += 1
         try:
             while True:
                 answer = await self._ask(request, question)
                 empty = answer.status == 200 and (b"content-length", b"0") in answer.headers
-                if not empty or clock() > end or await request.is_disconnected():
+                if not empty or clock() >= end:
                     return answer
                 await answer.aread()
+                await answer.aclose()  # else the connection would never be free again
                 await asyncio.sleep(min(3.0, max(0.1, self._waiting / 50)))
         finally:
             self._waiting -= 1
 
 
-def _passed_on(answer: httpcore.Response) -> Response:
-    headers = {name.decode(): value.decode() for name, value in answer.headers if name.lower() not in _HOP_HEADERS}
-    return StreamingResponse(answer.aiter_stream(), answer.status, headers, background=BackgroundTask(answer.aclose))
+async def _unless_gone(request: Request, asking: Coroutine[Any, Any, httpcore.Response]) -> httpcore.Response:
+    """Break off if the one who asks goes away: a message that nobody waits for would be lost."""
+    answer, gone = asyncio.ensure_future(asking), asyncio.ensure_future(_leaves(request))
+    try:
+        await asyncio.wait({answer, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not answer.done():
+            raise ClientDisconnect
+        return answer.result()
+    finally:
+        for task in (answer, gone):
+            if not task.done():
+                task.cancel()
+
+
+async def _leaves(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass  # the end of a body may be told twice
+
+
+class _Answer(StreamingResponse):
+    """The other side's answer, handed on; its connection is free again in any case, also if nobody takes it."""
+
+    def __init__(self, answer: httpcore.Response) -> None:
+        headers = {name.decode(): value.decode() for name, value in answer.headers if name.lower() not in _HOP_HEADERS}
+        super().__init__(answer.aiter_stream(), answer.status, headers)
+        self._answer = answer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            await self._answer.aclose()
 
 
 def _refuse(status: int, reason: str) -> Response:
