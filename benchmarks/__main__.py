@@ -23,6 +23,7 @@ MEASUREMENTS = {
     "secure_sum": "masks of CONV-4 summed in secret by 10 and 100 clients (processor time of one core)",
     "server": "decoding and adding up uploads, and sampling clients (processor time of one core)",
     "server_cores": "100 uploads of CONV-6 decoded by the server alone, and by two processes beside it (by the clock)",
+    "norms": "uploads of ResNet-18 beside their masks: what norm statistics add",
     "partition": "60,000 labels split over 10,000 clients (processor time of one core)",
     "memory": "memory in use over many short rounds",
     "million": "a million clients of which some take part, loaded when they do (processor time of one core)",

@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from benchmarks import drills, memory, secure_sum, server, step
+from benchmarks import drills, memory, norms, secure_sum, server, step
 from benchmarks.__main__ import MEASUREMENTS, SCRIPTS, main
 from benchmarks.experiments import noise_experiment
 from benchmarks.research_code import ResearchNetwork, train_round
@@ -55,6 +55,12 @@ def test_an_unknown_name_is_one_sentence_and_exit_code_2() -> None:
 def test_fuzzing_ends_with_its_counts(capsys: pytest.CaptureFixture[str]) -> None:
     main(["fuzz", "--mutations", "200", "--only", "model"])
     assert capsys.readouterr().out.startswith("200 damaged: ")
+
+
+@pytest.mark.slow
+def test_norm_statistics_add_a_fifth_to_an_upload_at_most() -> None:
+    (row,) = norms.run({"resnet18-slim": (2, 4, 1)})
+    assert 1.05 < row["upload / mask"] <= norms.MOST
 
 
 def test_cases_take_turns() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedpm.errors import WireError
-from fedpm.wire.floats import decode_floats, encode_floats
+from fedpm.wire.floats import COARSE, FINE, decode_floats, encode_floats
 from fedpm.wire.message import Kind, Message
 from fedpm.wire.theta import Vector
 
@@ -25,7 +25,8 @@ def write_floats(network: MaskedNetwork, stats: Vector, known: Vector, *, exact:
     sizes = _sizes(network)
     if not (sizes and np.isfinite(stats).all()):
         return b""
-    return encode_floats(stats, known, sizes, least=_least(network), exact=exact)
+    fine = [FINE if name in network.trained else COARSE for name in network.stats]
+    return encode_floats(stats, known, sizes, fine=fine, least=_least(network), exact=exact)
 
 
 def read_floats(network: MaskedNetwork, message: Message, known: Vector) -> Vector:

@@ -3,12 +3,13 @@
     data = encode_floats(values, known, sizes)
     values = decode_floats(data, known, sizes)
 
-Each tensor has a grid of its own, a power of two about 1/23 of the root mean square of its differences. Of a
+Each tensor has a grid of its own, a power of two below the root mean square of its differences. Of a
 difference its sign and number of binary digits are coded, in contexts of the tensor; the digits after the first follow
 as they are.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +19,9 @@ from fedpm.wire.entropy import decode, encode
 from fedpm.wire.theta import Vector
 
 FINE = 5
-"""The grid is 2^(⌊log2 rms⌋ + 1 − FINE): between 1/32 and 1/16 of the rms."""
+"""A grid of trained parameters is 2^(⌊log2 rms⌋ + 1 − FINE): between 1/32 and 1/16 of the rms."""
+COARSE = 3
+"""And one of norm statistics, whose changes are mostly chance: between an eighth and a quarter of it."""
 DIGITS = 30
 """The most binary digits of a difference on the grid."""
 LOWEST, HIGHEST = -127, 127
@@ -27,15 +30,23 @@ Exponents = npt.NDArray[np.int8]
 
 
 def encode_floats(
-    values: Vector, known: Vector, sizes: Sequence[int], *, least: Vector | None = None, exact: bool = False
+    values: Vector,
+    known: Vector,
+    sizes: Sequence[int],
+    *,
+    fine: Sequence[int] | int = FINE,
+    least: Vector | None = None,
+    exact: bool = False,
 ) -> bytes:
     """Code finite floats for a receiver that holds ``known``; sizes are those of the tensors, one after another.
+
+    ``fine`` says how fine the grids are, one for all tensors or one each.
 
     Decoded, they are off by half a step of the grid at most. If ``exact``, they are what ``decode_floats`` gave with
     the same ``known`` before, and come out the same; returns nothing where they cannot.
     """
     differences = values.astype(np.float64) - known
-    exponents = _grids(differences, sizes)
+    exponents = _grids(differences, sizes, np.asarray(fine))
     for _ in range(2 if exact else 1):
         data = _encoded(differences, exponents, sizes)
         if not exact or (data and np.array_equal(decode_floats(data, known, sizes, least), values)):
@@ -63,12 +74,12 @@ def decode_floats(data: bytes, known: Vector, sizes: Sequence[int], least: Vecto
     return values if least is None else np.maximum(values, least)
 
 
-def _grids(differences: npt.NDArray[np.float64], sizes: Sequence[int]) -> Exponents:
+def _grids(differences: npt.NDArray[np.float64], sizes: Sequence[int], fine: npt.NDArray[np.integer[Any]]) -> Exponents:
     """Return the exponent of each tensor's grid; the largest difference still has to have its digits."""
     parts = np.split(differences, np.cumsum(sizes)[:-1]) if len(sizes) else []
     rms = np.array([np.sqrt(np.mean(part**2)) if len(part) else 0.0 for part in parts])
     largest = np.array([np.abs(part).max(initial=0.0) for part in parts])
-    exponents = np.maximum(np.frexp(rms)[1] - FINE, np.frexp(largest)[1] - DIGITS)
+    exponents = np.maximum(np.frexp(rms)[1] - fine, np.frexp(largest)[1] - DIGITS)
     clipped: Exponents = exponents.clip(LOWEST, HIGHEST).astype(np.int8)
     return clipped
 
