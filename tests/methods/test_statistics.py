@@ -83,9 +83,18 @@ def test_the_median_of_statistics_and_the_mean_of_trained_floats_count() -> None
     network = MaskedNetwork(nn.Sequential(nn.Linear(1, 1), nn.BatchNorm1d(1)))
     assert list(network.stats) == ["1.running_mean", "1.running_var", "1.weight", "1.bias"]
     floats = Floats(network)
-    for row in ([1.0, 5.0, 1.0, 0.0], [2.0, 6.0, 2.0, 0.0], [1e5, -1e5, 6.0, 3.0]):
+    for row in ([1.0, 5.0, 1.0, 0.0], [2.0, 6.0, 2.0, 0.0], [1e5, -1e5, 3.0, 3.0]):
         floats.add(np.array(row, np.float32))
-    assert floats.aggregate().tolist() == [2.0, 5.0, 3.0, 1.0]
+    assert floats.aggregate(np.array([0.0, 1.0, 0.0, 0.0], np.float32)).tolist() == [2.0, 5.0, 2.0, 1.0]
+
+
+def test_one_client_moves_trained_floats_no_further_than_thrice_the_others() -> None:
+    network = MaskedNetwork(nn.Sequential(nn.Linear(1, 1), nn.LayerNorm(1)))
+    assert list(network.stats) == ["1.weight", "1.bias"]
+    known, floats = np.array([1.0, 0.0], np.float32), Floats(network)
+    for row in ([1.2, 0.0], [1.0, 0.1], [1.1, 0.0], [1.0, -9e5]):  # lengths 0.2, 0.1, 0.1 and a lie: the bound is 0.45
+        floats.add(np.array(row, np.float32))
+    assert floats.aggregate(known) == pytest.approx([1.075, (0.1 - 0.45) / 4])
 
 
 def test_clients_hold_the_server_s_own_floats_for_a_fraction_of_the_bytes() -> None:

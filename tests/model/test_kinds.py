@@ -25,6 +25,15 @@ def masked(net: nn.Module) -> dict[str, float]:
     return {part.name: part.fan_in for part in kinds(net).masked}
 
 
+def test_what_no_mask_suits_can_be_frozen_by_one_key(data: Dataset) -> None:
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.LayerNorm(8), nn.PReLU(), nn.Linear(8, 10))
+    config = small_config(rounds=1, local={"epochs": 1}, model={"affine": "frozen"})
+    result = fedpm.run(config, net=net, data=data)
+    kinds = {layer["name"]: layer["kind"] for layer in result.summary["layers"]}
+    assert [name for name, kind in kinds.items() if kind == "frozen"] == ["2.weight", "2.bias", "3.weight"]
+    assert "trained" not in kinds.values()
+
+
 class Recurrent(nn.Module):
     """Reads an image row by row."""
 

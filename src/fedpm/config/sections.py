@@ -113,6 +113,11 @@ class ModelConfig(Settings):
     weights: Literal["random", "given"] = setting(
         "random", "the values under the mask: random ±σ, or given: those of a pretrained network (docs/pretrained.md)"
     )
+    affine: Literal["auto", "trained", "frozen"] = setting(
+        "auto",
+        "parameters that no mask suits, such as scales of norm layers: trained as floats, or frozen; auto: trained, but "
+        "frozen with model.weights = 'given'",
+    )
     keep: float = setting(
         0.98, "of model.weights = 'given': θ of every masked weight before any training", gt=0.5, le=1
     )

@@ -186,7 +186,7 @@ def _network(
     if net is None:
         known = named(config.model.name, dataset.input_shape, len(dataset.classes), config.data.dir)
         net, frozen, trained = known.net, (*frozen, *known.frozen), (*trained, *known.trained)
-    start = config.model.model_dump(include={"init", "weights", "keep"})
+    start = config.model.model_dump(include={"init", "weights", "keep", "affine"})
     return MaskedNetwork(net, **start, frozen=frozen, trained=trained, masked=masked)
 
 

@@ -96,7 +96,7 @@ class Decoders:
                 came[numbers[client]] = came[numbers[client]][0], why
         ordered = [came[number] for number in sorted(came)]
         clients = [reply.client for reply, why in ordered if why is None]
-        return ordered, method.total(parts, clients) if clients else None
+        return ordered, method.total(state, parts, clients) if clients else None
 
     def close(self) -> None:
         """End the processes."""

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 LARGEST = 1e6
 """A running mean or variance is below this."""
+FARTHEST = 3.0
+"""How many times as far as the median client one may move trained floats; what goes farther is shortened."""
 
 
 def write_floats(network: MaskedNetwork, stats: Vector, known: Vector, *, exact: bool = False) -> bytes:
@@ -69,24 +71,24 @@ def check_statistics(network: MaskedNetwork, stats: Vector) -> None:
 class Floats:
     """What clients sent as floats in a round: the median of norm statistics, the mean of trained parameters.
 
-    A few liars cannot move a median far. A mean is summed one client at a time, so that memory does not grow.
+    A few liars cannot move a median far. What one adds to the mean is bounded by how far the others went.
     """
 
     def __init__(self, network: MaskedNetwork) -> None:
         sizes = [math.prod(network.stats[name]) for name in network.trained]
         self._statistics = network.stats_size - sum(sizes)
         self._rows: list[Vector] = []
-        self._total = np.zeros(sum(sizes))
-        self._count = 0
 
     def add(self, stats: Vector) -> None:
         """Take in those of one client."""
-        self._count += 1
-        self._total += stats[self._statistics :]
-        if self._statistics:
-            self._rows.append(stats[: self._statistics])
+        self._rows.append(stats)
 
-    def aggregate(self) -> Vector:
-        """Return one vector of them all; of statistics in even number the mean of the two in the middle."""
-        median = np.median(np.stack(self._rows), axis=0) if self._rows else np.zeros(0)
-        return np.concatenate([median, self._total / max(1, self._count)]).astype(np.float32)
+    def aggregate(self, known: Vector) -> Vector:
+        """Return one vector of them all, who were sent ``known``; of an even number a median is the mean of two."""
+        statistics, trained = np.split(np.stack(self._rows), [self._statistics], axis=1)
+        before = known[self._statistics :].astype(np.float64)
+        moved = np.linalg.norm(trained - before, axis=1)
+        too_far = moved > (bound := FARTHEST * np.median(moved))
+        rows = trained.astype(np.float64)
+        rows[too_far] = before + (rows[too_far] - before) * (bound / moved[too_far, None])
+        return np.concatenate([np.median(statistics, axis=0), rows.mean(0)]).astype(np.float32)

@@ -61,11 +61,11 @@ def kinds_of(
     frozen: Collection[Selector] = (),
     trained: Collection[Selector] = (),
     masked: Collection[Selector] = (),
-    given: bool = False,
+    rest: str = "trained",
 ) -> Kinds:
-    """Sort the parameters: as the selectors say, in this order; otherwise masked where that works, or trained.
+    """Sort the parameters: as the selectors say, in this order; otherwise masked where that works, or as the ``rest``.
 
-    If values are ``given``, what a mask does not suit has a good one already, and is frozen.
+    The rest is ``"trained"`` or ``"frozen"``.
     """
     if isinstance(net, torch.jit.ScriptModule):
         raise ConfigError("a scripted network cannot be taken apart; give the module that it was made of")
@@ -82,7 +82,7 @@ def kinds_of(
         chosen = [{s for s in selectors if selects(s, name, net)} for selectors in (frozen, trained, masked)]
         left -= set[Selector]().union(*chosen)
         fan_in = _fan_in(net, name)
-        if chosen[0] or (given and fan_in is None and not (chosen[1] or chosen[2])):
+        if chosen[0] or (rest == "frozen" and fan_in is None and not (chosen[1] or chosen[2])):
             found.frozen.append(name)
         elif chosen[1] or (fan_in is None and not chosen[2]):
             found.trained.append(name)

@@ -1,8 +1,7 @@
 """Any ``nn.Module`` as a frozen network under a mask (Sections 3.1 and 3.3).
 
 Every maskable parameter becomes a stretch of one flat vector: weights, scores, probabilities and masks are
-all vectors of that length d. The frozen values are ±σ of the layer, their signs drawn from the seed; or they are
-given: those of a pretrained network.
+all vectors of that length d. The frozen values are ±σ of the layer, their signs drawn from the seed, or given.
 """
 
 import copy
@@ -42,8 +41,9 @@ class MaskedNetwork:
             random half of the weights, where such a network starts, passes signals on undiminished.
         frozen: which parameters keep the value they have in ``net``: names, patterns or classes of modules.
         trained: which are trained as floats, from the value they have.
-        masked: which are masked; of what nothing is said, whatever a mask suits, and the rest is trained (frozen if
-            weights are given).
+        masked: which are masked; of what nothing is said, whatever a mask suits.
+        affine: what becomes of the rest, such as scales of norm layers: ``"trained"`` or ``"frozen"``; ``"auto"``:
+            frozen if weights are given, which are good already, and trained otherwise.
     """
 
     def __init__(
@@ -56,11 +56,13 @@ class MaskedNetwork:
         frozen: Collection[Selector] = (),
         trained: Collection[Selector] = (),
         masked: Collection[Selector] = (),
+        affine: str = "auto",
     ) -> None:
         self.init, given = init, weights == "given"
         self.keep = keep if given else None
         gain = {"kaiming": math.sqrt(2), "e": math.e, "half": 2.0}[init]
-        kinds = kinds_of(net, gain, frozen=frozen, trained=trained, masked=masked, given=given)
+        rest = affine if affine != "auto" else "frozen" if given else "trained"
+        kinds = kinds_of(net, gain, frozen=frozen, trained=trained, masked=masked, rest=rest)
         self.parts, self.trained, self.frozen = kinds.masked, tuple(kinds.trained), tuple(kinds.frozen)
         self.net = _copied(net).requires_grad_(False)
         self.aliases = _aliases(self.net, {*(part.name for part in self.parts), *self.trained})
@@ -91,9 +93,8 @@ class MaskedNetwork:
     def describe(self) -> str:
         """Return the architecture as one line a parameter, the same wherever the network is the same."""
         given = self.given is not None
-        lines = [
-            f"{p.name} {'×'.join(map(str, p.shape))} {'given' if given else f'σ={p.sigma:.9g}'}" for p in self.parts
-        ]
+        sigma = ["given" if given else f"σ={part.sigma:.9g}" for part in self.parts]
+        lines = [f"{p.name} {'×'.join(map(str, p.shape))} {s}" for p, s in zip(self.parts, sigma, strict=True)]
         kinds = {name: "trained" if name in self.trained else "statistics" for name in self.stats}
         lines += [f"{name} {'×'.join(map(str, shape))} {kinds[name]}" for name, shape in self.stats.items()]
         lines += [f"{name} {'×'.join(map(str, t.shape))} constant" for name, t in self.constants.items()]

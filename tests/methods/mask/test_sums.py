@@ -43,7 +43,7 @@ def by_sums(method: SummedFedPM, state: MaskState, uploads: dict[int, bytes], co
         for client in mine:
             adding.add(client, uploads[client])
         parts.append(read_subtotal(method, state, number, mine, adding.message()))
-    return method.aggregate(state, iter([method.total(parts, list(uploads))]))
+    return method.aggregate(state, iter([method.total(state, parts, list(uploads))]))
 
 
 @pytest.mark.parametrize("rule", [Mean, lambda: TrimmedVotes(0.2)])

@@ -162,7 +162,7 @@ class Deltas:
         if step is not None:
             before = self._full(self._content(state)).payload
             past = state.past.then(before, step, arrived.clients, number, 4 * self.network.size)
-        return DenseState(number, state.steps + 1, weights, arrived.stats.aggregate(), told, past)
+        return DenseState(number, state.steps + 1, weights, arrived.stats.aggregate(state.stats), told, past)
 
     def _stepped(self, weights: Vector, round: int, changes: Iterable[Vector]) -> Vector:
         """Return the weights after a round's changes; a client to which uploads are passed on does the same."""

@@ -92,13 +92,8 @@ class FedPM:
         """Train a probability mask from the server's, and send one sample of it (Section 3.1.1)."""
         told = self.reader.read(broadcast, rng.round, memory)
         theta = told.posterior.theta
-        trained = self.trainer.train(
-            theta.floats().clip(self.clamp, 1 - self.clamp),
-            frozen=self.network.weights(told.seed),
-            stats=told.stats,
-            shard=shard,
-            rng=rng,
-        )
+        start, frozen = theta.floats().clip(self.clamp, 1 - self.clamp), self.network.weights(told.seed)
+        trained = self.trainer.train(start, frozen=frozen, stats=told.stats, shard=shard, rng=rng)
         known = context(self.network, theta, Streams(told.seed).at(rng.round, rng.client))
         form, mask, coded = DIVERGED, np.zeros(1, np.uint8), Coded(b"", 0.0)  # any sample of NaN would be zeros
         if not np.isnan(trained.values).any():
@@ -157,7 +152,8 @@ class FedPM:
         added = Addition(
             state.history.content, tuple(arrived.clients), masks.count, self.aggregator.sums, arrived.uploads or b""
         )
-        stats = rounded(self.network, arrived.stats.aggregate(), state.stats)  # so that clients can have the same
+        stats = arrived.stats.aggregate(state.stats)
+        stats = rounded(self.network, stats, state.stats)  # so that clients can have the same
         after = self._state(number, posterior, stats, updated=number, before=state, added=added)
         return replace(after, rejected=arrived.rejected)
 

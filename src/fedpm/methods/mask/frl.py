@@ -163,7 +163,7 @@ class RankLearning:
         folded = self.aggregator.fold(votes(), self.network.size, np.int64)
         if not folded.count:  # nobody answered: the ranks stay
             return replace(state, round=state.round + 1)
-        return RankState(state.round + 1, state.votes + 1, self._ranked(folded.mean()), stats.aggregate())
+        return RankState(state.round + 1, state.votes + 1, self._ranked(folded.mean()), stats.aggregate(state.stats))
 
     def to_arrays(self, state: RankState) -> Arrays:
         """Return a state for a checkpoint."""

@@ -135,7 +135,7 @@ def _refused(data: bytes, count: int) -> tuple[dict[int, WireError], bytes]:
 class SummedFedPM(FedPM):
     """FedPM of whose masks the server sees sums."""
 
-    def total(self, subtotals: Iterable[Subtotal], order: Sequence[int]) -> MaskSum:
+    def total(self, state: MaskState, subtotals: Iterable[Subtotal], order: Sequence[int]) -> MaskSum:
         """Return the sum of all; floats are folded in the order of the clients of the round, as if each had come."""
         ones: Counts = np.zeros(self.network.size, np.uint32)
         rows: dict[int, Vector] = {}
@@ -146,7 +146,7 @@ class SummedFedPM(FedPM):
         floats = Floats(self.network)
         for client in clients:
             floats.add(rows[client])
-        return MaskSum(clients, ones, floats.aggregate())
+        return MaskSum(clients, ones, floats.aggregate(state.stats))
 
     def aggregate(self, state: MaskState, updates: Iterable[MaskSum]) -> MaskState:  # type: ignore[override]
         """Add the sum to the posterior (Algorithm 2)."""
