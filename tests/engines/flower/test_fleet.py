@@ -197,7 +197,8 @@ def test_the_gate_lets_calls_of_nodes_through_and_no_others(fleet: Fleet, path: 
 
 
 def test_a_forgotten_node_fails_and_nothing_is_left_of_a_killed_fleet(fleet: Fleet, continued: str) -> None:
-    wait_until(lambda: sum("deploy.worker" in line for line in marked(fleet.folder).values()) == 2)
+    # each node has a process that forks, and one that works three forks more: app, guard of the work, and the work
+    wait_until(lambda: sum("deploy.preloaded" in line for line in marked(fleet.folder).values()) >= 3 + 2 * 3)
     killed = dict.fromkeys(("endless", "superlink", "node-0"), signal.SIGKILL)
     assert end(fleet, {**killed, "node-1": signal.SIGINT})["node-1"] == 0
     fleet.start_superlink("--database", "new.db")  # without the keys that were registered
