@@ -1,3 +1,4 @@
+import tracemalloc
 from contextlib import suppress
 
 import numpy as np
@@ -59,3 +60,14 @@ def test_bytes_are_the_same_in_every_release() -> None:
         == "87d0000b5448272a5e7e4fce64b46a1d5b395e7afc46af880d61fd6f51a5630f05000000"
     )
     assert encode(symbols % 2, contexts, 2).data.hex() == "8089919da1471c8ce1f8ca24ea282202"
+
+
+def test_coding_keeps_no_table_of_the_alphabet_for_every_chunk() -> None:
+    contexts = np.arange(6400, dtype=np.uint32) % 64
+    symbols = (np.arange(6400) * 7919) % 10_001
+    tracemalloc.start()
+    coded = encode(symbols, contexts, 10_001)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert np.array_equal(decode(coded.data, contexts, 10_001), symbols)
+    assert peak < 5e6  # 64 contexts of 5 chunks each, 80 kB a table

@@ -115,7 +115,7 @@ class ModelConfig(Settings):
     )
     affine: Literal["auto", "trained", "frozen"] = setting(
         "auto",
-        "parameters that no mask suits, such as scales of norm layers: trained as floats, or frozen; auto: trained, but "
+        "parameters that no mask suits, such as scales of norm layers: trained as floats or frozen; auto: trained, but "
         "frozen with model.weights = 'given'",
     )
     keep: float = setting(

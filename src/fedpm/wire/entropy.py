@@ -39,18 +39,21 @@ def encode(symbols: npt.NDArray[Any], contexts: npt.NDArray[Any], alphabet: int)
     """Code symbols from 0 to ``alphabet`` − 1, each in its context (a small unsigned integer)."""
     order, lengths = _grouped(contexts)
     grouped = symbols[order].astype(np.int32)
-    chunks, counted, expected = [], [], []
+    totals = list[int]()
+    chunks, ideal = [], list[tuple[Histogram, Histogram]]()
     statistics = Statistics(alphabet)
     for start, end in statistics.chunks(lengths):
         chunk = grouped[start:end]
         chunks.append((chunk, statistics.model()))
-        counted.append(np.bincount(chunk, minlength=alphabet))
-        expected.append(statistics.expected.copy())
-        statistics.learn(counted[-1])
+        totals.append(statistics.total)
+        counts = np.bincount(chunk, minlength=alphabet)
+        there = counts.nonzero()[0]  # a large alphabet is mostly empty
+        ideal.append((counts[there], statistics.expected[there]))
+        statistics.learn(counts)
     ans = AnsCoder()
     for chunk, model in reversed(chunks):  # a stack: last in, first out
         ans.encode_reverse(chunk, model)
-    return Coded(to_bytes(ans), _ideal_bits(counted, expected))
+    return Coded(to_bytes(ans), _ideal_bits(ideal, totals))
 
 
 def decode(data: bytes, contexts: npt.NDArray[Any], alphabet: int) -> npt.NDArray[np.int32]:
@@ -77,6 +80,7 @@ class Statistics:
         self._before = np.zeros(alphabet, np.int64)  # of the context before
         self._seen = np.zeros(alphabet, np.int64)
         self.expected = np.zeros(alphabet, np.int64)
+        self.total = 0  # of the last model
 
     def chunks(self, lengths: Histogram) -> Iterator[tuple[int, int]]:
         """Yield the bounds of every chunk of every context that occurs."""
@@ -103,7 +107,8 @@ class Statistics:
 
     def model(self) -> Any:
         """Return the model of the next chunk (division of integers is the same everywhere)."""
-        p = self.expected / np.float64(self.expected.sum())
+        self.total = int(self.expected.sum())
+        p = self.expected / np.float64(self.total)
         if self._alphabet == 2:
             return models.Bernoulli(float(p[1]), perfect=False)
         return models.Categorical(p, perfect=False)
@@ -131,13 +136,13 @@ def close_stack(ans: Any) -> None:
         raise WireError("coded data does not end where its symbols do: it is damaged or was coded for another model")
 
 
-def _ideal_bits(counted: list[Histogram], expected: list[Histogram]) -> float:
+def _ideal_bits(chunks: list[tuple[Histogram, Histogram]], totals: list[int]) -> float:
     """Return the bits that the chunks' models give to the symbols in them."""
-    if not counted:
+    if not chunks:
         return 0.0
-    weights = np.array(expected)
-    cost = np.log2(weights.sum(1, keepdims=True)) - np.log2(weights)
-    return float((np.array(counted) * cost).sum())
+    counts, weights = (np.concatenate(columns) for columns in zip(*chunks, strict=True))
+    whole = np.repeat(totals, [len(chunk) for chunk, _ in chunks])
+    return float((counts * (np.log2(whole) - np.log2(weights))).sum())
 
 
 def _grouped(contexts: npt.NDArray[Any]) -> tuple[npt.NDArray[np.intp], Histogram]:
