@@ -90,8 +90,10 @@ def test_a_masked_step_is_measured_beside_a_dense_one(
 @pytest.mark.no_cover
 def test_the_servers_memory_does_not_grow_with_the_clients_of_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "COUNTS", (1, 4))
-    few, many, sampling = server.run()
+    monkeypatch.setattr(server, "MANY", (5, 50))
+    few, many, *small, sampling = server.run()
     assert many["peak MB"] < 1.02 * few["peak MB"]
+    assert small[1]["peak MB"] < 1.5 * small[0]["peak MB"]
     assert sampling["seconds"] > 0
 
 

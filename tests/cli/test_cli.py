@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from fedpm.cli.run import _unused
 from fedpm.study.definition import studies
 from tests.command import FEDPM, fedpm, wait_until
 
@@ -209,3 +210,11 @@ def test_model_commands_on_a_trained_model(undisturbed: Path, tmp_path: Path) ->
     done = fedpm("model", "export", file, "--torch", tmp_path / "m.safetensors")
     assert done.code == 0, done.stderr
     assert (tmp_path / "m.safetensors").stat().st_size > 30 * file.stat().st_size
+
+
+def test_runs_that_begin_in_one_second_have_folders_of_their_own(tmp_path: Path) -> None:
+    names = [_unused(tmp_path / "20261117-084404")]
+    for _ in range(2):
+        names[-1].mkdir()
+        names.append(_unused(tmp_path / "20261117-084404"))
+    assert [name.name for name in names] == ["20261117-084404", "20261117-084404-2", "20261117-084404-3"]

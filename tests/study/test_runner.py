@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import subprocess
+from multiprocessing import active_children
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,28 @@ def test_a_study_that_is_killed_leaves_no_run_and_no_worker_behind(studied: Path
         assert len(marked(tmp_path)) >= 4  # the study, a run, and its workers
         process.kill()
     assert not marked(tmp_path, patience=10)
+
+
+def test_a_process_makes_one_run_after_another_and_one_that_dies_takes_only_its_own_along(tmp_path: Path) -> None:
+    (tmp_path / "s.toml").write_text(
+        'title = "Short"\nbase = "quickstart"\n'
+        'settings = { rounds = 2, workers = 1, "local.epochs" = 1, "clients.total" = 2, "model.name" = "mlp" }\n'
+        'axes = { "data.train_examples" = [60, 61, 62] }'
+    )
+    seen: list[tuple[str, str, int | None]] = []
+
+    def watch(event: Event) -> None:
+        for process in active_children():  # there is none when one has just died
+            seen.append((event.run.name, event.what, process.pid))
+            if event.run.name == "61_seed0":
+                process.kill()
+
+    failures = run_all(load(str(tmp_path / "s.toml")).runs(1), tmp_path / "out", 1, watch)
+    assert list(failures) == ["61_seed0"]
+    assert "ended with code -9" in failures["61_seed0"]
+    first, second, third = ({pid for name, what, pid in seen if name == f"{n}_seed0"} for n in (60, 61, 62))
+    assert first == second != third
+    assert seen[-1][:2] == ("62_seed0", "done")
 
 
 def test_failures_are_listed_and_do_not_stop_the_rest(tmp_path: Path) -> None:

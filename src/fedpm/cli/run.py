@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from datetime import datetime
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -60,10 +61,16 @@ def run(
     if preset and config:
         raise ConfigError("--preset and --config are two starting points: give only one of them")
     settings = configs.load(config or preset or "quickstart", overrides)
-    folder = out or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}"
+    folder = out or _unused(Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}")
     from fedpm.experiment import api
 
     _watched(folder, lambda: api.run(settings, out=folder, progress=True))
+
+
+def _unused(folder: Path) -> Path:
+    """Return the folder, or one beside it with a number: two runs may begin in one second."""
+    names = (folder.with_name(f"{folder.name}-{number}") for number in count(2))
+    return next(name for name in chain([folder], names) if not name.exists())
 
 
 def _resume(folder: Path, overrides: list[str]) -> None:

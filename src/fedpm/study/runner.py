@@ -1,4 +1,4 @@
-"""Running a study: each run in a process of its own, several at a time; what is done is never done again.
+"""Running a study: several runs at a time, each process one after another; what is done is never done again.
 
 A run leaves its folder below the study's. One with a summary is finished, one with settings is continued, and one that
 fails is listed while the others go on.
@@ -60,25 +60,38 @@ def run_all(
             waiting.append(one)
     failures: dict[str, str] = {}
     running: dict[Child, Run] = {}
+    idle: list[Child] = []
     try:
         while waiting or running:
             while waiting and len(running) < processes:
                 one = waiting.pop(0)
-                running[Child(_work, one, folder / one.name)] = one
+                running[_given(idle, one, folder / one.name)] = one
             for child in ready(running):
                 event = _event(running[child], child)
                 if event.what != "round":
                     del running[child]
-                    child.end()
+                    idle.append(child)
                 if event.what == "failed":
                     failures[event.run.name] = event.reason
                 on_event(event)
     finally:  # interrupted: rounds that are done are safe in the folders
-        for child in running:
+        for child in [*running, *idle]:
             child.process.terminate()
-        for child in running:
+        for child in [*running, *idle]:
             child.end()
     return failures
+
+
+def _given(idle: list[Child], one: Run, folder: Path) -> Child:
+    """Give a run to a process that has none, or to a new one: to start one takes as long as a short run."""
+    while idle:
+        child = idle.pop()
+        try:
+            child.send((one, folder))
+            return child
+        except EngineError:  # its last run took it along
+            child.end()
+    return Child(_work, one, folder)
 
 
 def finished(folder: Path) -> bool:
@@ -96,8 +109,14 @@ def _event(one: Run, child: Child) -> Event:
 
 
 def _work(pipe: Connection, one: Run, folder: Path) -> None:
-    """Make one run, or what is left of it, in a process of its own."""
+    """Make one run after another, or what is left of them."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what the run started is ended in good order
+    while True:
+        _make(pipe, one, folder)
+        one, folder = pipe.recv()
+
+
+def _make(pipe: Connection, one: Run, folder: Path) -> None:
     trace = folder.with_name(f"{folder.name}.error.txt")
     try:
         result = _resumed_or_begun(one, folder, lambda round: pipe.send(("round", round.record)))

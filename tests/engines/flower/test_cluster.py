@@ -91,11 +91,11 @@ def test_a_cluster_ends_in_the_same_model(cluster: Cluster, settings: list[str],
 def test_a_node_that_is_lost_in_a_round_costs_the_client_that_it_ran(
     cluster: Cluster, settings: list[str], tmp_path: Path
 ) -> None:
-    settings, log = chosen(settings, "clients.total=2", "local.epochs=60"), tmp_path / "run/rounds.jsonl"
+    settings, log = chosen(settings, "clients.total=2", "local.epochs=300"), tmp_path / "run/rounds.jsonl"
     with cluster.start(tmp_path / "run", *settings) as process:
         while not (log.exists() and log.read_text()) and process.poll() is None:
             time.sleep(0.05)
-        time.sleep(1)  # both have begun with the second round, which takes as long as the first
+        time.sleep(0.5)  # both have begun with the second round, which takes as long as the first
         cluster.lose_a_node()
         _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, errors
