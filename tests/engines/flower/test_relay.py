@@ -28,8 +28,14 @@ from fedpm.engines.flower.deploy import certificates  # noqa: E402
 from fedpm.engines.flower.deploy.packed import Packer  # noqa: E402
 from fedpm.engines.flower.deploy.relay import relayed  # noqa: E402
 
-GATE = "import sys; from pathlib import Path; from fedpm.engines.flower.deploy.gate import serve; "
-GATE += "serve(sys.argv[1], sys.argv[2], Path(sys.argv[3]), 10**8)"
+GATE = """
+import socket, sys
+from pathlib import Path
+from fedpm.engines.flower.deploy.gate import HOLD, Passage, run
+
+keys = Path(sys.argv[3])
+run(Passage(sys.argv[2], keys / "ca.pem", 10**8, hold=HOLD), socket.socket(fileno=int(sys.argv[1])), keys)
+"""
 KEYS = {"flwr-public-key": "k" * 288, "flwr-component-name": "supernode"}
 """Headers as Flower has them in every call."""
 
@@ -90,11 +96,6 @@ class Server(BaseHTTPRequestHandler):
         pass
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
-
-
 def counting(target: int, crossed: Counter[str]) -> int:
     """Return a port that leads to another one, and counts what passes."""
     server = socket.create_server(("127.0.0.1", 0))
@@ -127,15 +128,20 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chain]:
     context.load_cert_chain(keys / "server.pem", keys / "server.key")
     superlink.socket = context.wrap_socket(superlink.socket, server_side=True)
     threading.Thread(target=superlink.serve_forever, daemon=True).start()
-    port, crossed = free_port(), Counter[str]()
-    command = [sys.executable, "-c", GATE, f"127.0.0.1:{port}", f"127.0.0.1:{superlink.server_port}", str(keys)]
-    outside = f"127.0.0.1:{counting(port, crossed)}"
+    door, crossed = socket.create_server(("127.0.0.1", 0)), Counter[str]()  # handed down: a free port may be taken
+    command = [sys.executable, "-c", GATE, str(door.fileno()), f"127.0.0.1:{superlink.server_port}", str(keys)]
+    outside = f"127.0.0.1:{counting(door.getsockname()[1], crossed)}"
     arguments = ["--superlink", outside, f"--root-certificates={keys}/ca.pem", "--host", "127.0.0.1"]
-    with subprocess.Popen(command) as gate, relayed(arguments, dict(os.environ)) as ours:
+    with (
+        door,
+        subprocess.Popen(command, pass_fds=[door.fileno()]) as gate,
+        relayed(arguments, dict(os.environ)) as ours,
+    ):
         assert ours[:2] == ["--host", "127.0.0.1"], "what is not about the connection stays"
         made = Chain(ours[ours.index("--superlink") + 1], ours[ours.index("--root-certificates") + 1], crossed)
         with made.client() as client:  # 503 until all are there
             while client.post(f"https://{made.address}/v1/fleet/x", content=b"").status_code != 200:
+                assert gate.poll() is None
                 time.sleep(0.2)
         yield made
         gate.terminate()

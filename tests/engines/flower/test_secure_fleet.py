@@ -56,7 +56,7 @@ class SigningFleet(Fleet):
 def fleet(tmp_path_factory: pytest.TempPathFactory, settings: list[str]) -> Iterator[Fleet]:
     with SigningFleet(tmp_path_factory.mktemp("secure"), nodes=4) as running:
         app = running.folder / "app"
-        limits = ["flower.deadline=90", "flower.quorum=0.75"]
+        limits = ["flower.deadline=45", "flower.quorum=0.75"]
         init(app, configs.load("quickstart", [*settings, *SECURE, *limits, "privacy.secret=false"]))
         (app / "hooks.py").write_text(HOOKS)
         project = (app / "pyproject.toml").read_text()
