@@ -15,7 +15,7 @@ from fedpm.aggregation.posterior import UNIT, AggregationSettings, Posterior, ke
 from fedpm.errors import ConfigError
 from fedpm.methods.base import DIVERGED, Arrays, Broadcast, ClientResult, Ingredients, check_form
 from fedpm.methods.mask.downlink import Addition, Content, DownlinkWriter, context
-from fedpm.methods.mask.effort import PRIVATE, TUNED, FedPMSettings, trainer
+from fedpm.methods.mask.effort import PRIVATE, TUNED, FedPMSettings, shipped, trainer
 from fedpm.methods.mask.history import History
 from fedpm.methods.mask.reader import DownlinkReader
 from fedpm.methods.mask.state import Arrivals, MaskState, MaskTrainer, MaskUpdate
@@ -228,6 +228,7 @@ def build(given: Ingredients) -> FedPM:
         reset_every=resets(settings.reset_every, given.clients, given.per_round),
         kept=kept_quarters(settings.discount, given.per_round),
         relay=settings.relay is not False,
+        final_modes=shipped(given),
     )
 
 
