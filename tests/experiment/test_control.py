@@ -21,7 +21,7 @@ from fedpm.config import Config
 from fedpm.data.datasets import Dataset
 from fedpm.errors import ConfigError
 from fedpm.experiment.progress import round_progress
-from fedpm.experiment.record import RoundRecord, best_round
+from fedpm.experiment.record import RoundRecord, best_round, rounds_without_gain
 from tests.conftest import small_config, small_net
 from tests.drills import short_config
 from tests.experiment.test_loop import no_engine, without_times
@@ -201,7 +201,8 @@ def test_raising_in_a_callback_leaves_the_last_model_and_what_can_be_resumed(dat
 
 def test_the_best_round_is_shipped(fallen: Fallen, data: Dataset) -> None:
     out, result = fallen
-    best = max(result.rounds, key=score)
+    best = best_round(result.rounds)
+    assert score(best) == max(map(score, result.rounds))
     assert best["round"] == result.summary["round"] < result.summary["rounds"] == len(result.rounds)
     for key in ("accuracy", "loss", "mode", "validation_accuracy"):
         assert result.summary[key] == best[key]
@@ -213,12 +214,13 @@ def test_the_best_round_is_shipped(fallen: Fallen, data: Dataset) -> None:
     assert (out / "model.fedpm").read_bytes() == result.file.to_bytes()
 
 
-def test_of_equally_good_rounds_the_first_is_the_best() -> None:
+def test_of_equally_good_rounds_the_last_is_shipped_and_patience_counts_from_the_first() -> None:
     records: list[Any] = [
         {"round": number, "mode": "a", "validation_accuracy": {"a": score, "b": 9.0}}
         for number, score in enumerate((0.1, 0.5, 0.5, 0.4), 1)
     ]
-    assert best_round(records)["round"] == 2
+    assert best_round(records)["round"] == 3
+    assert rounds_without_gain(records) == 2
 
 
 @pytest.mark.slow
@@ -242,7 +244,7 @@ def test_a_run_that_keeps_its_best_round_resumes_to_the_same_bytes(
             fedpm.resume(out, on_round=cut, **given)
     resumed = fedpm.resume(out, start=no_engine, **given)
     assert resumed.file.to_bytes() == straight.file.to_bytes()
-    assert resumed.summary["round"] == max(straight.rounds, key=score)["round"]
+    assert resumed.summary["round"] == best_round(straight.rounds)["round"]
     assert without_times(out) == without_times(tmp_path / "straight")
 
 
@@ -265,7 +267,7 @@ def test_training_ends_when_patience_does(data: Dataset, tmp_path: Path) -> None
     assert better == sorted(set(better)), "it goes on while each round is better than all before"
     assert last <= better[-1]
     done = len(result.rounds)
-    assert (result.summary["ended"], result.summary["round"]) == ("patience", done - 1)
+    assert (result.summary["ended"], result.summary["round"]) == ("patience", done - (last < better[-1]))
     again = fedpm.resume(tmp_path, rounds=31, start=no_engine, **given)
     assert again.summary["ended"] == "patience", "more rounds do not give it more patience"
     longer = fedpm.resume(tmp_path, rounds=done + 1, stop={"patience": None}, **given)
@@ -372,14 +374,16 @@ def test_the_start_says_which_parameters_are_of_which_kind(
     assert [line.split()[:3] for line in lines[:4]] == [
         ["kind", "tensors", "parameters"], [kind, "2", "520"], ["trained", "2", "16"], ["frozen", "1", "80"],
     ]  # fmt: skip
-    assert f"in its {kind} tensors is replaced by random values; weights='given' keeps them" in lines[4]
+    assert f"its {kind} tensors start at random; weights='given' keeps them" in lines[4]
     fedpm.resume(tmp_path / "run", rounds=2, **given)
     assert "tensors" not in capsys.readouterr().out, "it has been said"
 
 
 def test_where_nobody_sees_the_start_a_warning_says_that_weights_are_replaced(data: Dataset) -> None:
     given: dict[str, Any] = {"net": small_net(), "data": data}
-    with pytest.warns(UserWarning, match=r"masked tensors is replaced by random values; weights='given' keeps") as said:
+    with torch.no_grad():
+        given["net"][1].weight *= 2  # beyond where torch starts a layer: somebody has trained it
+    with pytest.warns(UserWarning, match=r"masked tensors start at random; weights='given' keeps") as said:
         fedpm.run(small_config(rounds=1), **given)
     assert [one.filename for one in said] == [__file__], "it points at the caller"
     with warnings.catch_warnings():
@@ -387,6 +391,25 @@ def test_where_nobody_sees_the_start_a_warning_says_that_weights_are_replaced(da
         for weights in ("given", "random"):  # who says it knows it
             fedpm.run(small_config(rounds=1), weights=weights, **given)
         fedpm.run(small_config(rounds=1), progress=True, **given)
+        fedpm.run(small_config(rounds=1), net=small_net(), data=data)  # nothing is lost
+
+
+def test_a_result_tells_in_a_line_what_it_is(small_run: tuple[Path, fedpm.Result]) -> None:
+    told, file = repr(small_run[1]), repr(small_run[1].file)
+    assert re.fullmatch(r"<fedpm.Result: accuracy 0\.\d+ after 3 rounds, .+ up, .+ down, model .+; see .+>", told)
+    assert file == "<fedpm.Model: your own network, 2,410 parameters, seed 0>"
+
+
+def test_an_interrupt_says_how_to_go_on(data: Dataset, tmp_path: Path) -> None:
+    def stop(round: fedpm.Round) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        fedpm.run(small_config(), net=small_net(), data=data, out=tmp_path / "run", on_round=stop)
+    assert "fedpm.resume(" in stopped.value.__notes__[0]
+    with pytest.raises(ConfigError, match=r"give it again: fedpm\.resume\(folder, data=…\)"):
+        fedpm.resume(tmp_path / "run", net=small_net())
+    assert len(fedpm.resume(tmp_path / "run", net=small_net(), data=data).rounds) == 3
 
 
 def test_a_bar_of_a_resumed_run_begins_where_the_run_does() -> None:

@@ -162,8 +162,8 @@ def test_frozen_values_come_from_the_file() -> None:
     assert loaded.get_parameter("1.weight").tolist() == [2.5] * 4
 
 
-def test_another_network_is_refused_with_both_descriptions(small_run: tuple[Path, fedpm.Result]) -> None:
-    with pytest.raises(ArtifactError, match=r"(?s)The model's:.*32×64.*The one given:.*10×64"):
+def test_another_network_is_refused_with_the_first_difference(small_run: tuple[Path, fedpm.Result]) -> None:
+    with pytest.raises(ArtifactError, match=r"it has '1.weight 32×64 .*' where that has '1.weight 10×64"):
         small_run[1].file.module(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)))
     with pytest.raises(ArtifactError, match="net=YourNetwork"):
         small_run[1].file.module()
@@ -266,6 +266,26 @@ def test_provenance_of_a_wrong_type_is_one_sentence(tmp_path: Path, provenance: 
     assert (done.code, done.stdout) == (2, "")
     assert done.stderr.endswith("does not tell on which data it was trained; choose some with --data NAME\n")
     assert fedpm_command("model", "inspect", file).code == 0
+
+
+@pytest.mark.parametrize("algorithm", ["fedpm", "fedavg"])
+def test_the_command_scores_and_exports_a_network_of_ones_own(
+    algorithm: str, small_run: tuple[Path, fedpm.Result], data: Dataset, tmp_path: Path
+) -> None:
+    run = small_run[0]
+    if algorithm == "fedavg":
+        run = tmp_path / "run"
+        fedpm.run(small_config(rounds=1, algorithm="fedavg"), net=small_net(), data=data, out=run)
+    told = fedpm_command("model", "eval", run, "--data", "digits")
+    assert (told.code, "say what makes it with --net MODULE:FUNCTION" in told.stderr) == (2, True)
+    scored = fedpm_command("model", "eval", run, "--data", "digits", "--net", "tests.conftest:small_net")
+    accuracy = json.loads((run / "summary.json").read_text())["accuracy"]
+    assert f"accuracy {accuracy:.4f}" in scored.stdout
+    out = tmp_path / "weights.safetensors"
+    assert fedpm_command("model", "export", run, "--torch", out, "--net", "tests.conftest:small_net").code == 0
+    assert len(fedpm.load(out, net=small_net()).state_dict()) == 4
+    wrong = fedpm_command("model", "eval", run, "--data", "digits", "--net", "tests.conftest:small_config")
+    assert "it should give an nn.Module" in wrong.stderr
 
 
 STEERING = "\x1b]0;title\x07\x1b[31m\x9b2J\u202e\r"

@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fedpm.cli.options import complete_key
+from fedpm.cli.options import Preset, complete_key
 from fedpm.errors import ConfigError, choices
 
 console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 160)
@@ -17,16 +17,20 @@ def keys(
     prefix: Annotated[
         str, typer.Argument(help="Only keys that begin so, such as local or data.", autocompletion=complete_key)
     ] = "",
+    preset: Preset = None,
 ) -> None:
-    """Every key for --set and TOML files, with its default and what it means."""
-    from fedpm.config import describe
+    """Every key for --set and TOML files, with its default and what it means; with --preset those that it sets."""
+    from fedpm.config import describe, flattened, load
 
     described = describe()
+    if preset is not None:
+        values = flattened(load(preset).model_dump(exclude_unset=True))
+        described = [(key, str(values[key]), meaning) for key, _, meaning in described if key in values]
     found = [row for row in described if row[0].startswith(prefix)]
     if not found:
         tables = dict.fromkeys(key.partition(".")[0] for key, _, _ in described)
         raise ConfigError(f"{prefix}: no key begins so; {choices(prefix, list(tables))}")
-    table = Table("key", "default", "meaning", box=None, pad_edge=False)
+    table = Table("key", preset or "default", "meaning", box=None, pad_edge=False)
     before = found[0][0]
     for key, default, meaning in found:
         if "." in key and key.partition(".")[0] != before.partition(".")[0]:

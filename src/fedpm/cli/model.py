@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,11 +15,17 @@ from fedpm.cli.parsing import Group
 from fedpm.errors import ConfigError, printable
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from fedpm.model.file import Model
     from fedpm.model.weights import Weights
 
 app = typer.Typer(cls=Group, help="Look into a model, evaluate it, export it.", no_args_is_help=True)
 console = Console()
+Net = Annotated[
+    str | None,
+    typer.Option(metavar="MODULE:FUNCTION", help="What makes your own network, if the model is of one."),
+]
 File = Annotated[Path, typer.Argument(metavar="FILE", help="A run folder, or a file: model.fedpm, model.safetensors.")]
 
 
@@ -86,18 +93,19 @@ def evaluate_model(
     data: Annotated[str | None, typer.Option(help="Data set (default: the one it was trained on).")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Folder that holds data sets.")] = None,
     packed: Annotated[bool, typer.Option("--packed", help="Compute with 2-bit weights in memory.")] = False,
+    net: Net = None,
 ) -> None:
     """Evaluate on the test part of a data set."""
     import torch
 
     from fedpm.data.datasets import load_dataset
-    from fedpm.model.file import trained_on
     from fedpm.model.weights import open_model
     from fedpm.training.evaluation import evaluate
     from fedpm.training.task import task_of
 
     model = open_model(file)
-    name = data or trained_on(model.header.provenance)
+    network = _network(net, model)
+    name = data or _trained_on(model.header.provenance)
     if name is None:
         raise ConfigError(f"{file}: does not tell on which data it was trained; choose some with --data NAME")
     dataset = load_dataset(_own_data(file) if name in ("folder", "own") and data is None else name, data_dir)
@@ -108,10 +116,39 @@ def evaluate_model(
         )
     said = model.header.provenance.get("config", {}).get("task", {})
     task, _, _ = task_of(said.get("loss", "auto"), said.get("metrics", []), labelled=dataset.labelled)
-    score = evaluate(model.module(packed=packed), dataset.test, torch.device("cpu"), task)
+    score = evaluate(model.module(network, packed=packed), dataset.test, torch.device("cpu"), task)
     figures = {**score.values, "loss": score.loss}
     shown = "  ".join(f"{escape(name)} {value:.4f}" for name, value in figures.items())
     console.print(f"{shown}  on the test part of {escape(dataset.name)}", highlight=False)
+
+
+def _trained_on(provenance: dict[str, Any]) -> str | None:
+    """Return the name of a model's data set, if its provenance tells one: anything may stand there."""
+    found: Any = provenance
+    for key in ("config", "data", "name"):
+        found = found.get(key) if isinstance(found, dict) else None
+    return found if isinstance(found, str) else None
+
+
+def _network(net: str | None, model: Model | Weights) -> nn.Module | None:
+    """Return the network that a model of the user's own needs; a built-in one is known by its name."""
+    if net is None:
+        if model.header.network is None:
+            raise ConfigError(
+                "this model is of a network of your own: say what makes it with --net MODULE:FUNCTION, called without "
+                "arguments, or use fedpm.load(file, net=…) in Python"
+            )
+        return None
+    from torch import nn
+
+    from fedpm.training.task import imported
+
+    sys.path.insert(0, "")  # as python -m does: modules beside the user are found
+    made = imported("--net", net)
+    made = made if isinstance(made, nn.Module) else made()
+    if not isinstance(made, nn.Module):
+        raise ConfigError(f"--net {net}: gave a {type(made).__name__}; it should give an nn.Module")
+    return made
 
 
 def _own_data(file: Path) -> str:
@@ -130,6 +167,7 @@ def export(
     file: File,
     onnx: Annotated[Path | None, typer.Option(metavar="OUT", help="Write ONNX, checked on ONNX Runtime.")] = None,
     torch: Annotated[Path | None, typer.Option(metavar="OUT", help="Write float32 weights as .safetensors.")] = None,
+    net: Net = None,
 ) -> None:
     """Write the model in another format."""
     if (onnx is None) == (torch is None):
@@ -138,10 +176,11 @@ def export(
     from fedpm.model.weights import Weights, WeightsHeader, open_model
 
     model = open_model(file)
+    module = model.module(_network(net, model))
     if onnx is not None:
-        difference = to_onnx(model.module(), model.header.input_shape, model.header.input_dtype, onnx)
+        difference = to_onnx(module, model.header.input_shape, model.header.input_dtype, onnx)
         console.print(f"wrote {onnx}; ONNX Runtime agrees with PyTorch to {difference:.1e}", highlight=False)
     if torch is not None:
         about = model.header.model_dump(include=set(WeightsHeader.model_fields))
-        Weights.of(model.module(), **about).save(torch)
+        Weights.of(module, **about).save(torch)
         console.print(f"wrote {torch}", highlight=False)

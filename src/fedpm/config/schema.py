@@ -70,8 +70,8 @@ class Config(Settings):
         "last", "the round whose model is shipped: the last, or the best on validation data"
     )
     tensorboard: bool = setting(False, "also write TensorBoard events into the run folder", changes_results=False)
-    mlflow: bool = setting(False, "also tell MLflow of each round (docs/records.md)", changes_results=False)
-    wandb: bool = setting(False, "also tell Weights & Biases of each round (docs/records.md)", changes_results=False)
+    mlflow: bool = setting(False, "also tell MLflow of each round (docs/control.md)", changes_results=False)
+    wandb: bool = setting(False, "also tell Weights & Biases of each round (docs/control.md)", changes_results=False)
     data: DataConfig = DataConfig()
     clients: ClientsConfig = ClientsConfig()
     model: ModelConfig = ModelConfig()

@@ -155,7 +155,7 @@ class LocalConfig(Settings):
         False,
         "run the frozen first layers of a pretrained network once on every example and keep what they give, in memory",
     )
-    threads: int = setting(1, "threads of a training step (part of the result: see README)", gt=0)
+    threads: int = setting(1, "threads of a training step (part of the result: docs/howto/resume.md)", gt=0)
 
 
 LOSSES = ("cross-entropy", "binary", "mse", "mae", "huber")

@@ -10,6 +10,8 @@ from torch import nn
 from fedpm.children import stop_import
 from fedpm.config import LENGTH, Base, Config, changes_results, flattened, load
 from fedpm.data.datasets import Dataset
+from fedpm.data.federation import Federation
+from fedpm.data.ondemand import OnDemand
 from fedpm.engines.base import Engine
 from fedpm.errors import ConfigError, DataError, require
 from fedpm.experiment.build import Experiment, build, start_engine
@@ -18,7 +20,7 @@ from fedpm.experiment.loop import train
 from fedpm.experiment.observers import Callback
 from fedpm.experiment.progress import shows
 from fedpm.experiment.result import Result
-from fedpm.experiment.statistics import replaced
+from fedpm.experiment.statistics import replaced, untrained
 from fedpm.model.kinds import Selector
 from fedpm.training.losses import Loss
 
@@ -68,16 +70,21 @@ def run(
     stop_import()
     _check_kinds(net, on_round)
     dataset = _dataset(data, settings)
+    _check_total(dataset, settings)
     settings |= {} if weights is None else {"model.weights": weights}
     given: dict[str, Any] = {"net": net, "data": dataset, "frozen": frozen, "trained": trained, "masked": masked}
     given |= {"loss": loss, "metrics": _several(metrics), "remote": remote}
     experiment = _built(load(config, settings), **given)
     if net is not None and weights is None and not shows(progress):
-        _warn(experiment)
+        _warn(experiment, net)
     if out is None:
         return train(experiment, None, on_round=on_round, progress=progress, start=start)
     with RunFolder.create(Path(out), experiment.config_toml) as folder:
-        return train(experiment, folder, on_round=on_round, progress=progress, start=start)
+        try:
+            return train(experiment, folder, on_round=on_round, progress=progress, start=start)
+        except KeyboardInterrupt as stopped:
+            stopped.add_note(f"continue with fedpm.resume({str(out)!r}), and the net=, data=, … that were given")
+            raise
 
 
 def resume(
@@ -128,9 +135,21 @@ def _dataset(data: Dataset | Mapping[str, Any] | None, settings: dict[str, Any])
     return data
 
 
-def _warn(experiment: Experiment) -> None:
-    """Warn the caller of ``run``, who sees no table of kinds, that values of its network are not used."""
+def _check_total(data: Dataset | None, settings: Mapping[str, Any]) -> None:
+    """Refuse another number of clients than the data name."""
+    total = flattened(settings).get("clients.total")
+    if isinstance(data, Federation | OnDemand) and total not in (None, len(data.clients)):
+        raise ConfigError(
+            f"clients.total = {total}: {data.name} names {len(data.clients)} clients, who all belong to the run; leave "
+            "it out, and say with clients.sampled how many take part in a round"
+        )
+
+
+def _warn(experiment: Experiment, net: nn.Module) -> None:
+    """Warn the caller of ``run``, who sees no table of kinds, that what its network has learned is not used."""
     method = experiment.method
+    if untrained(net):
+        return
     if lost := replaced(method.network, "weights" if method.modes == ("weights",) else "masked"):
         warnings.warn(lost, UserWarning, stacklevel=3)
 

@@ -14,6 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from fedpm.data.datasets import Dataset, to_input, to_target
 from fedpm.data.partition import Indices
 from fedpm.errors import ConfigError, DataError
+from fedpm.experiment.settle import OWN
 from fedpm.model.masking import MaskedNetwork
 from fedpm.model.outputs import logits_of
 from fedpm.training.evaluation import evaluate
@@ -37,7 +38,9 @@ def check_fit(network: MaskedNetwork, task: Task, called: str, dataset: Dataset)
         whole = dtype.kind in "iu" and dtype != np.uint8
         remedy = f"; they are {dtype}: give floats, unless the first layer is an embedding" if whole else ""
         reason = str(error).splitlines()[0]
-        raise ConfigError(f"the network cannot take inputs of shape {dataset.input_shape}: {reason}{remedy}") from None
+        raise ConfigError(
+            f"the network cannot take an input of {_of(dataset)}, of shape {dataset.input_shape}: {reason}{remedy}"
+        ) from None
     shape = tuple(output.shape)
     if wanted := _wanted(task, called, dataset, shape):
         raise ConfigError(f"the network gives an output of shape {shape} for one input; it should be {wanted}")
@@ -52,6 +55,10 @@ def check_fit(network: MaskedNetwork, task: Task, called: str, dataset: Dataset)
             f"task.loss = {called!r} does not depend on the output; it should, by operations that have a gradient"
         )
     _check_metrics(module, task, dataset)
+
+
+def _of(dataset: Dataset) -> str:
+    return "your data" if dataset.name == OWN else f"{dataset.name} (data.name)"
 
 
 def check_batches(
@@ -84,7 +91,11 @@ def _wanted(task: Task, called: str, dataset: Dataset, shape: tuple[int, ...]) -
             )
         classes = len(dataset.classes) if y.dtype.kind == "i" else 2
         fits = len(shape) == y.ndim + 1 and shape[1] >= classes and shape[2:] == y.shape[1:]
-        return None if fits else f"{(1, classes, *y.shape[1:])}: a score for each class of {dataset.name}"
+        if fits:
+            return None
+        whole = y.dtype.kind == "i" and y.size
+        last = f"; labels go up to {max(y.max(), dataset.train.y.max())}: number them from 0" if whole else ""
+        return f"{(1, classes, *y.shape[1:])}: a score for each of the {classes} classes of {_of(dataset)}{last}"
     if not any(task.loss is loss for loss in LOSSES.values()):
         return None
     if task.loss is binary and (y.min() < 0 or y.max() > 1):

@@ -52,9 +52,8 @@ class RunFolder:
     def create(cls, path: Path, config: str) -> Self:
         """Start a new folder; one that holds anything is refused, so results are never overwritten."""
         if path.exists() and not _empty(path):
-            raise ArtifactError(
-                f"{path} exists and is not empty: choose another --out, or continue that run with --resume {path}"
-            )
+            remedy = f"choose another --out, or continue that run with --resume {path} (fedpm.resume in Python)"
+            raise ArtifactError(f"{path} exists and is not empty: {remedy}")
         folder = cls(path)
         make_folder(folder._state.parent)
         folder._take_lock()

@@ -17,7 +17,7 @@ from fedpm.experiment.folder import RunFolder
 from fedpm.experiment.loggers import About, open_logger
 from fedpm.experiment.observers import Callback, Observer, Round
 from fedpm.experiment.progress import round_progress
-from fedpm.experiment.record import RoundRecord, best_round
+from fedpm.experiment.record import RoundRecord, best_round, rounds_without_gain
 from fedpm.experiment.result import Result, finish, model_file
 from fedpm.experiment.round import run_round
 from fedpm.experiment.statistics import kinds_table
@@ -47,7 +47,7 @@ class Run:
         if self.state.round >= self.experiment.rounds:
             return "rounds"
         patience = self.experiment.patience
-        if patience and self.records and self.state.round - best_round(self.records)["round"] >= patience:
+        if patience and rounds_without_gain(self.records) >= patience:
             return "patience"
         return None if self.ledger.affords(self.experiment.participation.of(self.state.round + 1)) else "budget"
 

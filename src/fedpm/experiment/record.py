@@ -128,8 +128,16 @@ class Summary(TypedDict):
 
 
 def best_round(records: Sequence[RoundRecord]) -> RoundRecord:
-    """Return the round that scored best on validation data, the first of several; test data are never chosen on."""
-    return max(records, key=_validated)
+    """Return the round that scored best on validation data, the last of several; test data are never chosen on.
+
+    Few examples give many equal scores, and of those the model that has learned longer is the better guess.
+    """
+    return max(reversed(records), key=_validated)
+
+
+def rounds_without_gain(records: Sequence[RoundRecord]) -> int:
+    """Return how many rounds ago the best score on validation data was reached first."""
+    return records[-1]["round"] - max(records, key=_validated)["round"] if records else 0
 
 
 def _validated(record: RoundRecord) -> float:

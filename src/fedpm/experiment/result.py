@@ -8,7 +8,7 @@ import numpy as np
 from torch import nn
 
 from fedpm.experiment.build import Experiment
-from fedpm.experiment.record import RoundRecord, Summary, clients_of, scores_of
+from fedpm.experiment.record import RoundRecord, Summary, byte_size, clients_of, headline, scores_of
 from fedpm.experiment.statistics import layers, versions
 from fedpm.model.file import Model
 from fedpm.model.weights import Weights
@@ -26,6 +26,14 @@ class Result:
     file: Model | Weights
     summary: Summary
     rounds: list[RoundRecord]
+
+    def __repr__(self) -> str:
+        told = self.summary
+        sizes = [byte_size(told[key]) for key in ("uplink_bytes", "downlink_bytes", "model_bytes")]
+        return (
+            f"<fedpm.Result: {headline(told)} after {told['rounds']} rounds, {sizes[0]} up, {sizes[1]} down, model "
+            f"{sizes[2]}; see .summary, .rounds, .file, .model>"
+        )
 
 
 def finish(

@@ -22,8 +22,8 @@ OWN = "own"
 def check_given(config: Config, net: nn.Module | None, data: Dataset | None) -> None:
     """Refuse a run of a network or data of one's own without them."""
     missing = [
-        f"{section}.name = 'own': comes through the Python API only; see fedpm.run and fedpm.resume"
-        for section, given in (("data", data), ("model", net))
+        f"{section}.name = 'own': comes through the Python API only; give it again: fedpm.resume(folder, {word}=…)"
+        for section, word, given in (("data", "data", data), ("model", "net", net))
         if given is None and getattr(config, section).name == OWN
     ]
     if missing:

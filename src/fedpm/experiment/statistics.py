@@ -1,11 +1,14 @@
 """What is written down about θ, layers and versions, for reports."""
 
+import math
 import platform
 from importlib.metadata import version
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from torch import nn
+from torch.nn.modules.conv import _ConvNd
 
 from fedpm.methods.base import Method
 from fedpm.model.masking import MaskedNetwork
@@ -71,9 +74,15 @@ def replaced(network: MaskedNetwork, learned: str) -> str:
     if network.given is not None:
         return ""
     return (
-        f"what your network has in its {learned} tensors is replaced by random values; weights='given' keeps them "
+        f"values of your network are not used: its {learned} tensors start at random; weights='given' keeps them "
         "(docs/pretrained.md), and those that are trained=[…] or frozen=[…] begin with their own (docs/networks.md)"
     )
+
+
+def untrained(net: nn.Module) -> bool:
+    """Return whether all linear and convolution layers look as torch makes them: within ±1/√fan_in."""
+    weights = [module.weight.detach() for module in net.modules() if isinstance(module, nn.Linear | _ConvNd)]
+    return all(float(weight.abs().max()) <= 1.0001 / math.sqrt(weight[0].numel()) for weight in weights)
 
 
 def versions() -> dict[str, str]:

@@ -18,6 +18,7 @@ from torch import nn
 from fedpm.errors import ArtifactError, ConfigError, DataError, WireError
 from fedpm.files import write_atomically
 from fedpm.model import nets
+from fedpm.model.kinds import first_difference
 from fedpm.model.mask_coding import SIGNS, decode_final, encode_final, fewest_bytes
 from fedpm.model.masking import MaskedNetwork
 from fedpm.model.pretrained import named
@@ -33,6 +34,7 @@ MAX_HEADER = 2**20
 MAX_PARAMETERS = 2**30
 _HEAD = struct.Struct("<8sIIII")
 _CRC = struct.Struct("<I")
+_OTHER = "this model is of another network than the one given"
 
 
 class Base(BaseModel):
@@ -100,6 +102,10 @@ class Model:
         )
         return cls(header, coded, {name: tensor.cpu().numpy() for name, tensor in tensors.items()})
 
+    def __repr__(self) -> str:
+        about, name = self.header, self.header.network or "your own network"
+        return f"<fedpm.Model: {name}, {about.parameters:,} parameters, seed {about.seed}>"
+
     def to_bytes(self) -> bytes:
         """Return the file's bytes, the same for the same model."""
         header = self.header.model_dump_json().encode()
@@ -135,6 +141,8 @@ class Model:
             return cls.from_bytes(Path(path).read_bytes())
         except OSError as error:
             raise ArtifactError(f"{path}: cannot read this file ({error.strerror})") from None
+        except ArtifactError as error:
+            raise ArtifactError(f"{path}: {error}") from None
 
     def save(self, path: Path | str) -> None:
         """Write the file, whole or not at all."""
@@ -149,12 +157,12 @@ class Model:
         if net is None:
             net = self._named_network()
         kinds: dict[str, Any] = {"frozen": header.frozen, "trained": header.trained, "masked": "*"}
-        masked = MaskedNetwork(net, init=header.init, weights=header.weights, **kinds)
+        try:
+            masked = MaskedNetwork(net, init=header.init, weights=header.weights, **kinds)
+        except ConfigError as error:  # the kinds are the file's
+            raise ArtifactError(f"{_OTHER}: {error}") from None
         if masked.describe() != header.architecture:
-            raise ArtifactError(
-                f"this model is of another network than the one given.\nThe model's:\n{header.architecture}\n"
-                f"The one given:\n{masked.describe()}"
-            )
+            raise ArtifactError(f"{_OTHER}: {first_difference(header.architecture, masked.describe())}")
         if header.base is not None and masked.base != header.base.sha256:
             raise ArtifactError(
                 f"this model is a mask over {header.base.name} with SHA-256 {header.base.sha256}, and the network "
@@ -222,14 +230,6 @@ class Model:
 
 def _base(masked: MaskedNetwork, name: str | None) -> Base | None:
     return None if masked.base is None else Base(name=name or type(masked.net).__name__, sha256=masked.base)
-
-
-def trained_on(provenance: dict[str, Any]) -> str | None:
-    """Return the name of a model's data set, if its provenance tells one: anything may stand there."""
-    found: Any = provenance
-    for key in ("config", "data", "name"):
-        found = found.get(key) if isinstance(found, dict) else None
-    return found if isinstance(found, str) else None
 
 
 def _header(data: bytes) -> Header:

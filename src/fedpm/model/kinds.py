@@ -10,6 +10,7 @@ import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from itertools import zip_longest
 
 import torch
 from torch import nn
@@ -149,3 +150,9 @@ def _layer_fan_in(module: nn.Module, own: str, shape: tuple[int, ...]) -> float 
     if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.max_norm is None:
         return 1  # one row is looked up
     return None
+
+
+def first_difference(wanted: str, given: str) -> str:
+    """Return the first place in which two descriptions of networks differ."""
+    pairs = zip_longest(wanted.splitlines(), given.splitlines(), fillvalue="nothing")
+    return next(f"it has {ours!r} where that has {theirs!r}" for ours, theirs in pairs if ours != theirs)

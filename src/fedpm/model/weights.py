@@ -46,6 +46,10 @@ class Weights:
         state = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in trained.state_dict().items()}
         return cls(WeightsHeader(**about), state)
 
+    def __repr__(self) -> str:
+        about = self.header
+        return f"<fedpm.Weights: {about.network or 'your own network'}, {about.parameters:,} parameters>"
+
     def to_bytes(self) -> bytes:
         """Return the file's bytes, the same for the same network."""
         return save(self.state, {"fedpm": self.header.model_dump_json()})

@@ -1,10 +1,12 @@
 """Runs that belong to no study: what to call each, and a headline for it."""
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from html import escape
 from pathlib import Path
+from typing import Any
 
 from fedpm.experiment.record import byte_size, headline
 from fedpm.study.results import Collection, Group, Outcome
@@ -68,7 +70,8 @@ def headlines(collection: Collection) -> str:
 
 def _card(run: Outcome, name: str, method: str) -> str:
     last = run.records[-1]
-    metric, _, value = headline(last).rpartition(" ")
+    shipped: Any = run.summary if run.summary.get("round", math.inf) <= last["round"] else last
+    metric, _, value = headline(shipped).rpartition(" ")
     up, down = (sum(record[way] for record in run.records) for way in ("uplink_bytes", "downlink_bytes"))
     sent = f"{byte_size(up)} up, {byte_size(down)} down"
     if ratio := _times_less(run, up + down):
@@ -77,6 +80,8 @@ def _card(run: Outcome, name: str, method: str) -> str:
     source = data["name"] if data.get("path") is None else Path(data["path"]).name
     about = [method, source, run.config["model"]["name"], f"seed {run.seed}"]
     rounds = f"{last['round']} round{'s' * (last['round'] > 1)}"
+    if shipped["round"] != last["round"]:
+        rounds = f"round {shipped['round']} of {last['round']}"
     where = f'<p class="muted">{escape(str(run.folder))}</p>' if str(run.folder) != name else ""
     return (
         f'<article><h3>{escape(name)}</h3>{where}<p class="big">{escape(value)} '
@@ -90,5 +95,7 @@ def _times_less(run: Outcome, sent: int) -> str:
     passages = 2 * sum(len(record["clients"]) for record in run.records)
     ratio = 4 * run.summary.get("parameters", 0) * passages / max(sent, 1)
     if not ratio:
+        return ""
+    if ratio < 1.1:
         return ""
     return f"{ratio:.2g}× less" if ratio < 10 else f"{ratio:,.0f}× less"
