@@ -5,12 +5,16 @@ trains scores under their own threshold, m = 1[sigmoid(s) > 0.5], and sends the 
 agreed, θ is 0 or 1, and only its clamp leaves scores near enough to 0 for a mask to change again.
 """
 
+from dataclasses import replace
 from typing import Any
 
 from fedpm.errors import ConfigError
 from fedpm.methods.base import Ingredients
 from fedpm.methods.mask.fedpm import FedPM
 from fedpm.registry import MethodSpec, Settings, register, setting
+
+TRAVEL, MOST = 1.0, 0.2
+"""How far a score can go in a round, and its highest rate: to cross the clamp, few steps have to be longer ones."""
 
 
 class FedMaskSettings(Settings):
@@ -31,7 +35,7 @@ def build(given: Ingredients) -> FedPM:
     return FedPM(
         network=given.network,
         seed=given.seed,
-        trainer=ScoreTrainer(given.network, given.local, threshold=True),
+        trainer=ScoreTrainer(given.network, replace(given.local, travel=TRAVEL, most=MOST), threshold=True),
         coding=given.coding,
         form=given.coding.threshold_form,
         aggregator=given.aggregator,
@@ -48,6 +52,11 @@ register(
         about="trains a mask by threshold",
         build=build,
         settings=FedMaskSettings,
-        tuned={"model.init": "kaiming", "local.lr": 0.05, "local.lr_decay": 1.0, "codec": "side-information"},
+        tuned={
+            "model.init": "kaiming",
+            "local.lr": lambda settings: "auto",
+            "local.lr_decay": 1.0,
+            "codec": "side-information",
+        },
     )
 )
