@@ -231,6 +231,7 @@ def test_a_node_that_is_killed_between_the_stages_is_left_out_of_the_sum(
     folder, process = fleet.folder / "runs/secure", fleet.processes["secure"]
     checkpoint = folder / "checkpoint/state.safetensors"
     wait_until(lambda: checkpoint.exists() or process.poll() is not None)
+    assert process.poll() is None, (fleet.folder / "secure.log").read_text()
     [record] = records(folder)
     # one that is silent, or crashed if the SuperLink has missed its heartbeats by then
     assert sum(count for kind, count in record["faults"].items() if kind != "wrong node") == 1
@@ -252,6 +253,7 @@ def without(*lost: tuple[int, ...]) -> Callable[[Experiment], Only]:
 
 def test_a_forgotten_node_fails_and_nothing_is_left_of_a_killed_fleet(fleet: Fleet, continued: str) -> None:
     # each node has a process that forks, and one that works three forks more: app, guard of the work, and the work
+    assert fleet.processes["secure"].poll() is None, "the work is that of its second round"
     wait_until(lambda: sum("deploy.preloaded" in line for line in marked(fleet.folder).values()) >= 2 + 3)
     killed = dict.fromkeys(("secure", "superlink"), signal.SIGKILL)
     assert end(fleet, {**killed, "node-0": signal.SIGINT})["node-0"] == 0
