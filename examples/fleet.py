@@ -69,10 +69,10 @@ class Fleet:
             )
         return self.processes[name]
 
-    def register(self, node: int) -> subprocess.Popen[bytes]:
+    def register(self, node: int, partition: str | None = None) -> subprocess.Popen[bytes]:
         """Tell the SuperLink a SuperNode's public key, and which clients it may answer for."""
-        public, partition = str(self.keys / f"node-{node}.pub"), f"{node}/{self.nodes}"
-        process = self.start(f"register-{node}", "register", public, "loopback", "--partition", partition)
+        public, clients = str(self.keys / f"node-{node}.pub"), partition or f"{node}/{self.nodes}"
+        process = self.start(f"register-{node}", "register", public, "loopback", "--partition", clients)
         return self.processes.pop(f"register-{node}", process)
 
     def start_superlink(self, *more: str) -> None:

@@ -22,7 +22,7 @@ settings.register_profile("suite", deadline=None)  # a busy machine is no fault
 settings.load_profile("suite")
 
 
-LONGEST = ("test_fleet.py", "test_secure_fleet.py", "test_simulation.py", "test_docs.py")
+LONGEST = ("test_fleet.py", "test_simulation.py", "test_docs.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

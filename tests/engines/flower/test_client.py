@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -93,6 +94,19 @@ def test_the_command_of_a_node_is_a_fork(app: Path, forks: dict[str, str]) -> No
     assert Path(command).parent == Path(forks[preloaded.SOCKET]).parent
     done = subprocess.run([command, "--help"], capture_output=True, text=True, env=forks, timeout=120)
     assert "Run a Flower ClientApp" in done.stdout
+
+
+def test_the_command_of_a_node_is_flowers_own_where_the_process_that_forks_dies(tmp_path: Path) -> None:
+    place, command = tmp_path / "socket", tmp_path / "flwr-clientapp"
+    command.write_text("#!/bin/sh\necho own $1\n")
+    command.chmod(0o700)
+    stub = preloaded._STUB.format(python=sys.executable, socket=str(place), command=str(command))
+    with socket.socket(socket.AF_UNIX) as door:
+        door.bind(str(place))
+        door.listen()
+        with subprocess.Popen([sys.executable, "-c", stub, "word"], stdout=subprocess.PIPE, text=True) as asking:
+            door.accept()[0].close()  # as if it were killed before it forked
+            assert asking.communicate(timeout=120)[0] == "own word\n"
 
 
 def test_what_goes_wrong_in_the_work_becomes_an_answer(app: Path) -> None:

@@ -99,8 +99,11 @@ class Passage:
         return await self._pool.handle_async_request(asked)
 
     async def _await_message(self, request: Request, question: bytes) -> httpcore.Response:
-        """Ask until there is a message: often for a few nodes, and for many no more often than they would ask."""
-        clock = asyncio.get_running_loop().time
+        """Ask until there is a message: often for a few nodes, and for many no more often than they would ask.
+
+        At first most often: a message follows an answer soon, or not for long.
+        """
+        clock, pause = asyncio.get_running_loop().time, 0.1
         end = clock() + self._hold
         self._waiting += 1
         try:
@@ -111,7 +114,8 @@ class Passage:
                     return answer
                 await answer.aread()
                 await answer.aclose()  # else the connection would never be free again
-                await asyncio.sleep(min(3.0, max(0.1, self._waiting / 50)))
+                await asyncio.sleep(min(3.0, max(pause, self._waiting / 50)))
+                pause = min(1.2 * pause, 0.5)
         finally:
             self._waiting -= 1
 

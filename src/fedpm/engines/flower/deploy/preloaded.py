@@ -33,9 +33,12 @@ import os, socket, sys
 try:
     door = socket.socket(socket.AF_UNIX)
     door.connect({socket!r})
+    socket.send_fds(door, [b"app " + chr(0).join(sys.argv[1:]).encode()], [0, 1, 2])
+    taken = door.recv(1)
 except OSError:
+    taken = b""
+if not taken:
     os.execv({command!r}, [{command!r}, *sys.argv[1:]])
-socket.send_fds(door, [b"app " + chr(0).join(sys.argv[1:]).encode()], [0, 1, 2])
 """
 _MOST = 2**16
 _MAX_PATH = 100
@@ -125,6 +128,7 @@ def _answer(connection: socket.socket) -> int:
     from flwr.supernode.cli.flwr_clientapp import flwr_clientapp
 
     sys.argv = [_COMMAND, *request[4:].decode().split("\0")]
+    connection.sendall(b"1")  # from here on the stub need not run the command itself
     connection.close()
     flwr_clientapp()
     return 0
@@ -173,11 +177,11 @@ def main() -> None:
     """Import what clients need, and serve on a socket of this user's alone, for as long as the parent lives."""
     end_with_parent(int(sys.argv[1]))
     door = socket.socket(socket.AF_UNIX)
+    door.bind(sys.argv[2])
+    door.listen()  # who knocks now waits: to import the same at the same time would take longer
     for name in _NEEDED:
         import_module(name)
     load_parts()
-    door.bind(sys.argv[2])
-    door.listen()
     serve(door)
 
 
