@@ -164,7 +164,6 @@ def test_uploads_and_broadcasts_of_other_algorithms_are_refused(
 
 
 @pytest.mark.slow
-@pytest.mark.no_cover
 @every_variant
 def test_an_interrupted_run_resumes_to_the_same_bytes(settings: dict[str, Any], data: Dataset, tmp_path: Path) -> None:
     config = small_config(**{"local": {"epochs": 1}, **settings})
@@ -185,7 +184,6 @@ def test_an_interrupted_run_resumes_to_the_same_bytes(settings: dict[str, Any], 
     assert isinstance(written.local.lr, float) or callable(METHODS[written.algorithm].tuned["local.lr"])
 
 
-@pytest.mark.no_cover
 @every_variant
 def test_bytes_reported_are_bytes_sent(settings: dict[str, Any], data: Dataset) -> None:
     config = small_config(**{"local": {"epochs": 1}, **settings, "rounds": 2, "clients": {"total": 4, "sampled": 3}})

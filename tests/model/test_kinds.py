@@ -157,7 +157,6 @@ def test_what_cannot_be_is_one_sentence(net: nn.Module, selectors: dict[str, Any
 
 
 @pytest.mark.slow
-@pytest.mark.no_cover
 @pytest.mark.parametrize("algorithm", ["fedpm", "eden"])
 @pytest.mark.parametrize("net", [Recurrent(), Attention(), ResNet()], ids=["gru", "transformer", "resnet"])
 def test_networks_of_all_kinds_learn(net: nn.Module, algorithm: str, data: Dataset, tmp_path: Path) -> None:
@@ -174,7 +173,6 @@ def test_networks_of_all_kinds_learn(net: nn.Module, algorithm: str, data: Datas
 
 
 @pytest.mark.slow
-@pytest.mark.no_cover
 def test_a_hugging_face_network_learns(data: Dataset, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install transformers")
 
