@@ -8,7 +8,7 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints
 # Whole files to one process, so that what they train is trained once, the longest first (tests/conftest.py).
 JOBS ?= 2
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
-TRACED := -p tests.preloaded --cov
+COVERED := -p tests.covered
 
 .PHONY: help setup run test quick whole fast docs dist coverage check clean
 unexport PYTHONDONTWRITEBYTECODE  # every process would compile the tests and this package anew
@@ -28,7 +28,7 @@ quick: $(DEV) ## the same without tests that train at length, start processes or
 	@$(MAKE) --no-print-directory -j 2 -O check fast
 
 whole: $(DEV)
-	$(PYTEST) $(TRACED) --durations=30 --durations-min=3
+	$(PYTEST) $(COVERED) --durations=30 --durations-min=3
 
 fast: $(DEV)
 	$(PYTEST) -q -n 2 -m "not slow and not flower" --ignore tests/engines/flower
@@ -48,7 +48,7 @@ dist: $(READY) ## build wheel and sdist into dist/, and try the wheel in a new e
 	cd dist && try/bin/fedpm model eval try/run
 
 coverage: $(DEV) ## all tests, and every line and branch of src/ that they miss
-	$(PYTEST) $(TRACED) --cov-report=term-missing:skip-covered
+	$(PYTEST) $(COVERED) --missing
 
 check: $(DEV) ## ruff and mypy alone
 	$(BIN)/ruff check .
@@ -56,7 +56,7 @@ check: $(DEV) ## ruff and mypy alone
 	$(BIN)/mypy
 
 clean: ## remove .venv and caches; run folders stay
-	rm -rf .venv site dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage
+	rm -rf .venv site dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

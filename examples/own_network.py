@@ -31,7 +31,7 @@ def main() -> None:
     data = fedpm.dataset(train=(x, train.y), test=(x_test, test.y), classes=tuple("0123456789"))
 
     local = {"epochs": 5, "batch_size": 32}
-    result = fedpm.run("quickstart", rounds=10, clients={"total": 8}, local=local, net=Net(), data=data, keep="best")
+    result = fedpm.run("quickstart", rounds=6, clients={"total": 8}, local=local, net=Net(), data=data, keep="best")
     print(f"accuracy {result.summary['accuracy']:.2f}, model file of {result.summary['model_bytes']} bytes")
 
     result.file.save("model.fedpm")

@@ -22,7 +22,10 @@ settings.register_profile("suite", deadline=None)  # a busy machine is no fault
 settings.load_profile("suite")
 
 
-LONGEST = ("test_fleet.py", "test_simulation.py", "test_docs.py")
+LONGEST = (
+    "test_fleet.py", "test_cluster.py", "test_simulation.py", "test_pages.py", "test_docs.py", "test_engines.py",
+    "test_runner.py",
+)  # fmt: skip
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -25,7 +25,7 @@ BLOCKS = [
 ELSEWHERE = {ROOT / "examples/fleet.py", ROOT / "examples/tasks.py"}  # tests/engines/flower/ runs it; and below
 EXAMPLES = sorted(set((ROOT / "examples").glob("*.py")) - ELSEWHERE)
 TUTORIALS = sorted((ROOT / "docs/tutorials").glob("*.py"))
-TRAINING = [pytest.mark.slow, pytest.mark.no_cover]
+TRAINING = [pytest.mark.slow]
 CASES = [
     pytest.param(code, id=f"{page}-{number}", marks=TRAINING if "fedpm.run(" in code else [])
     for number, (page, code) in enumerate(BLOCKS)
@@ -52,7 +52,6 @@ def test_examples_run(example: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.no_cover
 @pytest.mark.parametrize("tutorial", TUTORIALS, ids=lambda path: path.name)
 def test_tutorials_run(
     tutorial: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -77,7 +76,6 @@ def test_every_public_name_is_in_the_reference() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.no_cover
 @pytest.mark.parametrize(
     ("task", "metric", "least"),
     [(tasks.regression, "r2", 0.2), (tasks.labels, "f1", 0.85), (tasks.segmentation, "f1", 0.7)],
@@ -90,7 +88,6 @@ def test_other_tasks_are_learned(task: Callable[[], fedpm.Result], metric: str, 
 
 
 @pytest.mark.slow
-@pytest.mark.no_cover
 def test_text_of_clients_with_names_is_learned() -> None:
     result = tasks.text()
     assert result.rounds[0]["names"] == ["argparse", "inspect", "textwrap"]
@@ -98,7 +95,6 @@ def test_text_of_clients_with_names_is_learned() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.no_cover
 def test_package_example_runs() -> None:
     assert doctest.testmod(fedpm).failed == 0
 

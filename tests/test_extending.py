@@ -127,7 +127,6 @@ every_part = pytest.mark.parametrize("settings", OWN.values(), ids=OWN)
 
 
 @pytest.mark.slow
-@pytest.mark.no_cover
 @every_part
 def test_a_run_learns_with_a_part_of_your_own(settings: dict[str, Any], data: Dataset) -> None:
     result = fedpm.run(small_config(rounds=6, data={}, local={"epochs": 6}, **settings), net=small_net(), data=data)
@@ -211,7 +210,6 @@ def test_a_plugin_that_cannot_be_imported_is_named() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.no_cover
 def test_a_report_calls_the_part_by_its_label(data: Dataset, tmp_path: Path) -> None:
     for name in ("float16", "fedavg"):
         config = small_config(rounds=2, local={"epochs": 1}, algorithm=name)

@@ -19,7 +19,7 @@ result = fedpm.run(
     "quickstart",
     model={"name": "conv4-slim"},
     local={"epochs": 4},
-    rounds=8,
+    rounds=5,
     fedpm={"effort": "rounds"},
     progress=False,
 )

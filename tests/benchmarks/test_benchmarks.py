@@ -71,7 +71,6 @@ def test_cases_take_turns() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.no_cover
 def test_a_masked_step_is_measured_beside_a_dense_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -87,7 +86,6 @@ def test_a_masked_step_is_measured_beside_a_dense_one(
 
 
 @pytest.mark.slow
-@pytest.mark.no_cover
 def test_the_servers_memory_does_not_grow_with_the_clients_of_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "COUNTS", (1, 4))
     monkeypatch.setattr(server, "MANY", (5, 50))
@@ -105,7 +103,6 @@ def test_secure_sums_are_measured_and_checked(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.slow
-@pytest.mark.no_cover
 def test_memory_of_a_run_is_read_after_every_round() -> None:
     row = memory.growth(4)
     assert row["quarter 4 MB"] > 50
@@ -118,7 +115,6 @@ def test_the_most_memory_of_a_round_is_that_of_its_own_process() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.no_cover
 def test_research_code_learns_masks_too() -> None:
     experiment = noise_experiment("CONV-4, 8×8", clients=2, steps=1)
     train = experiment.clients.train

@@ -121,7 +121,7 @@ def test_a_worker_that_does_nothing_is_given_up_and_one_that_computes_is_not(mon
 @pytest.mark.slow
 def test_workers_that_die_at_the_start_end_the_run() -> None:
     with pytest.raises(EngineError, match=r"could not start \(its process ended with code 3\)"):
-        Workers(misbehaving(Fatal()), 2)
+        Workers(misbehaving(Fatal()), 1)
 
 
 @pytest.mark.slow
@@ -215,7 +215,7 @@ def test_a_network_that_cannot_be_sent_to_workers_is_refused() -> None:
         pass
 
     with pytest.raises(EngineError, match="worker processes could not start"):
-        Workers(misbehaving(Local()), 2)
+        Workers(misbehaving(Local()), 1)
 
 
 SCRIPT = """

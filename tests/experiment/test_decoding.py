@@ -34,11 +34,11 @@ def replies_of(experiment: Experiment) -> list[Reply]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ["fedpm", "fedavg", "hidenseek"])
-def test_a_run_is_the_same_wherever_uploads_are_decoded(data: Dataset, algorithm: str) -> None:
-    config = small_config(algorithm=algorithm, clients={"total": 5})
+@pytest.mark.parametrize(("algorithm", "processes"), [("fedpm", 2), ("fedavg", 1), ("hidenseek", 1)])
+def test_a_run_is_the_same_wherever_uploads_are_decoded(data: Dataset, algorithm: str, processes: int) -> None:
+    config = small_config(algorithm=algorithm, rounds=2, clients={"total": 5})
     here = fedpm.run(config, net=small_net(), data=data)
-    beside = fedpm.run(config, net=small_net(), data=data, decoders=2)
+    beside = fedpm.run(config, net=small_net(), data=data, decoders=processes)
     assert records(here) == records(beside)
     assert here.file.to_bytes() == beside.file.to_bytes()
 
@@ -53,7 +53,7 @@ def test_complaints_are_the_same_wherever_uploads_are_decoded(data: Dataset) -> 
     clients = [update.client for update in here.accepted(method, state, iter(replies))]
     with closing(Decoders(method, 2)) as decoders:
         assert [update.client for update in beside.accepted(method, state, iter(replies), decoders)] == clients
-    with closing(Decoders(sums.method, 2)) as decoders:
+    with closing(Decoders(sums.method, 1)) as decoders:
         (total,) = added.summed(state, iter(replies), decoders)
     assert list(total.clients) == clients == [0, 2, 5]
     assert list(here.rejected) == ["1", "3", "4"]

@@ -33,7 +33,6 @@ def whole(data: Dataset, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path
 
 
 @pytest.mark.slow
-@pytest.mark.no_cover
 def test_a_fault_at_any_operation_on_files_loses_nothing(
     whole: tuple[Path, bytes], data: Dataset, tmp_path: Path
 ) -> None:
@@ -54,7 +53,6 @@ def test_killed_writers_leave_nothing_behind_for_good(whole: tuple[Path, bytes],
     assert not any(file.exists() for file in left)
 
 
-@pytest.mark.no_cover
 @pytest.mark.skipif(not can_mount(), reason="power cuts need root, to mount a disk of their own")
 @pytest.mark.slow
 def test_a_power_cut_after_any_round_loses_nothing(whole: tuple[Path, bytes], data: Dataset, tmp_path: Path) -> None:
@@ -101,7 +99,6 @@ def test_a_figure_of_the_log_that_was_changed_is_noticed(data: Dataset, tmp_path
 
 
 @pytest.mark.slow
-@pytest.mark.no_cover
 def test_a_flipped_bit_of_the_checkpoint_is_noticed(whole: tuple[Path, bytes], data: Dataset, tmp_path: Path) -> None:
     out = stop_after_a_round(tmp_path / "run", data)
     state = out / "checkpoint" / "state.safetensors"

@@ -28,7 +28,6 @@ def without_times(folder: Path) -> list[dict[str, object]]:
 
 
 @pytest.mark.slow
-@pytest.mark.no_cover
 def test_a_run_learns(data: Dataset) -> None:
     config = small_config(rounds=8, local={"epochs": 8}, data={})
     result = fedpm.run(config, net=small_net(), data=data)

@@ -54,7 +54,6 @@ def run(config: Config, data: Dataset, lie: float) -> fedpm.Result:
 
 
 @pytest.mark.slow
-@pytest.mark.no_cover
 @pytest.mark.parametrize("algorithm", ["fedpm", "fedavg"])
 def test_a_lie_about_statistics_is_refused_or_outvoted(algorithm: str, data: Dataset) -> None:
     config = small_config(rounds=3, data={}, local={"epochs": 3}, algorithm=algorithm)

@@ -89,7 +89,10 @@ def test_without_the_published_values_it_is_one_sentence(monkeypatch: pytest.Mon
 
 @pytest.mark.slow
 def test_the_onnx_export_agrees(tmp_path: Path) -> None:
-    assert to_onnx(efficientnet(10).eval(), (3, 32, 32), "float32", tmp_path / "m.onnx") < 1e-4
+    net = list(efficientnet(10))
+    # blocks of each kind, and none twice; a new head would make every output 0
+    short = nn.Sequential(*net[:5], nn.Conv2d(40, 320, 1), net[17]).eval()
+    assert to_onnx(short, (3, 32, 32), "float32", tmp_path / "m.onnx") < 1e-4
 
 
 @pytest.mark.slow

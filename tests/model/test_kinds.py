@@ -157,13 +157,17 @@ def test_what_cannot_be_is_one_sentence(net: nn.Module, selectors: dict[str, Any
 
 
 @pytest.mark.slow
-@pytest.mark.no_cover
 @pytest.mark.parametrize("algorithm", ["fedpm", "eden"])
 @pytest.mark.parametrize("net", [Recurrent(), Attention(), ResNet()], ids=["gru", "transformer", "resnet"])
 def test_networks_of_all_kinds_learn(net: nn.Module, algorithm: str, data: Dataset, tmp_path: Path) -> None:
-    settings = {"rounds": 6, "local": {"epochs": 4, "batch_size": 32}, "algorithm": algorithm}
+    settings: dict[str, Any] = {
+        "rounds": 3,
+        "local": {"epochs": 4, "batch_size": 32},
+        "clients": {"total": 2},
+        "algorithm": algorithm,
+    }
     result = fedpm.run(small_config(**settings), net=net, data=data, out=tmp_path / "run")
-    assert result.rounds[-1]["accuracy"] > 0.4
+    assert result.rounds[-1]["accuracy"] > 0.5
     x = torch.from_numpy(data.test.x[:7])
     loaded = fedpm.load(tmp_path / "run" / result.file.name, net=net)
     assert torch.equal(loaded(x), result.model(x))
@@ -174,7 +178,6 @@ def test_networks_of_all_kinds_learn(net: nn.Module, algorithm: str, data: Datas
 
 
 @pytest.mark.slow
-@pytest.mark.no_cover
 def test_a_hugging_face_network_learns(data: Dataset, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install transformers")
 

@@ -88,14 +88,12 @@ def without() -> Codes:
 
 
 @pytest.mark.slow
-@pytest.mark.no_cover
 def test_training_is_as_private_as_claimed() -> None:
     found = epsilon_at_least(bins(CANARY, 1), without(), 2.0, COST.delta, 0.99)
     assert 0.2 * COST.epsilon(1) < found <= COST.epsilon(1)
 
 
 @pytest.mark.slow
-@pytest.mark.no_cover
 def test_training_that_does_not_clip_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     nobody = without()  # before that
     clipped_sum: Callable[..., torch.Tensor] = training.clipped_sum

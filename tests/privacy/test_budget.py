@@ -59,7 +59,6 @@ def test_nothing_measured_on_the_examples_leaves_a_private_client(private_run: t
     assert "uplink_kl_bpp" in private_run[1].rounds[0], "the trained mask is private itself, and so is what follows"
 
 
-@pytest.mark.no_cover
 def test_a_private_run_repeats(private_run: tuple[Path, fedpm.Result], data: Dataset) -> None:
     assert run(data, privacy=EXAMPLE).file.to_bytes() == private_run[1].file.to_bytes()
 
@@ -74,7 +73,6 @@ def test_training_stops_before_the_budget_is_exceeded(data: Dataset) -> None:
     assert result.summary["privacy"]["epsilon"] == cost.epsilon(rounds)
 
 
-@pytest.mark.no_cover
 def test_a_resumed_run_remembers_what_was_spent(data: Dataset, tmp_path: Path) -> None:
     settings = small_config(rounds=9, privacy={**EXAMPLE, "noise": 2.0})
 

@@ -14,8 +14,8 @@ def svg_alone() -> Iterator[None]:
     """Draw figures as SVG, and leave their other files empty."""
     draw = figures._rendered
 
-    def rendered(figure: Figure, form: str, *, transparent: bool = False) -> bytes:
-        return draw(figure, form, transparent=transparent) if form == "svg" else b""
+    def rendered(figure: Figure, form: str) -> bytes:
+        return draw(figure, form) if form == "svg" else b""
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(figures, "_rendered", rendered)

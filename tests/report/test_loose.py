@@ -39,7 +39,6 @@ def pooled(folders: list[Path]) -> list[list[str]]:
 
 
 @pytest.mark.slow
-@pytest.mark.no_cover
 def test_copies_of_a_run_are_no_seeds_and_one_round_is_enough(short: Path, tmp_path: Path) -> None:
     copies = [changed(short, tmp_path / name) for name in ("copy", "again")]
     assert pooled([short, *copies, short]) == [["short"]]

@@ -2,6 +2,7 @@
 
 import re
 import webbrowser
+import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from fedpm.report.style import PALETTE
 from fedpm.report.style import colour as colour_of
 from tests.command import fedpm
 from tests.report.browser import chromium, measure
+from tests.report.light import svg_alone
 
 FIGURES = {
     "accuracy-bytes", "accuracy-rounds", "loss-rounds", "train-loss-rounds", "bpp-rounds", "paper-bpp-rounds",
@@ -32,6 +34,10 @@ def test_every_figure_and_table_is_a_file_too(page: Path) -> None:
     assert figures == {f"{name}.{form}" for name in FIGURES for form in ("png", "svg", "pdf")}
     assert {path.stem for path in (page.parent / "tables").iterdir()} >= {"accuracy", "overview", "settings"}
     assert (page.parent / "figures" / "theta.pdf").read_bytes().startswith(b"%PDF")
+    svg = (page.parent / "figures" / "theta.svg").read_text()
+    first = next(part for part in ElementTree.fromstring(svg) if part.tag.endswith(("}g", "}rect")))  # noqa: S314
+    assert first.attrib == {"width": "100%", "height": "100%", "fill": "#ffffff"}, "a file is on white"
+    assert 'height="100%" fill' not in page.read_text(), "a figure of the page is on the page's colour"
 
 
 def test_the_command_makes_the_page_and_opens_it(
@@ -42,7 +48,8 @@ def test_the_command_makes_the_page_and_opens_it(
     browser.chmod(0o755)
     monkeypatch.setenv("BROWSER", f"{browser} %s")
     monkeypatch.setattr(webbrowser, "_tryorder", None)  # it reads that variable once a process
-    done = fedpm("report", studied / "2_fedpm_seed0", "--open", "--out", tmp_path / "out")
+    with svg_alone():
+        done = fedpm("report", studied / "2_fedpm_seed0", "--open", "--out", tmp_path / "out")
     assert done.code == 0, done.stderr
     page = tmp_path / "out" / "index.html"
     assert f"page      {page}" in done.stdout

@@ -120,7 +120,6 @@ def far_from_uniform(values: list[int], levels: int) -> bool:
     return statistic > float(chdtri(levels - 1, 1e-9))
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize("secret", Secret)
 def test_what_the_server_sees_of_a_fixed_mask_is_uniform(secret: Secret) -> None:
     views = [server_view(Run(session(2, context=b"%d" % r)).until(Stage.REVEAL), secret) for r in range(200)]

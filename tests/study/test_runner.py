@@ -99,7 +99,7 @@ def test_a_process_makes_one_run_after_another_and_one_that_dies_takes_only_its_
 def test_failures_are_listed_and_do_not_stop_the_rest(tmp_path: Path) -> None:
     (tmp_path / "s.toml").write_text(
         'title = "Fails"\nbase = "quickstart"\n'
-        'settings = { rounds = 1, workers = 1, "local.epochs" = 1, "clients.total" = 2, "data.test_examples" = 60 }\n'
+        'settings = { rounds = 1, workers = 1, "local.epochs" = 1, "clients.total" = 2, "model.name" = "mlp" }\n'
         'axes = { "data.train_examples" = [99999, 60] }'
     )
     done = fedpm("study", "run", "s.toml", "--seeds", "1", "--out", "out", "--processes", "1", cwd=tmp_path)

@@ -15,7 +15,7 @@ from fedpm.report import fairness
 from fedpm.report.curves import Drawn, draw, fitted, laid_out, over_bytes, over_rounds
 from fedpm.report.frontier import frontier
 from fedpm.report.runs import by_run
-from fedpm.report.style import RC, colour
+from fedpm.report.style import RC, colour, on_white
 from fedpm.study.results import Collection, Group, Outcome
 
 _MOST = 8  # panels of a figure that has one for each group
@@ -232,18 +232,19 @@ def _width(panels: int) -> float:
     return {1: 4.6, 2: 2.2}.get(panels, 2.6)
 
 
-def _rendered(figure: Figure, form: str, *, transparent: bool = False) -> bytes:
-    """Return a figure as png, svg or pdf; the same figure gives the same bytes."""
+def _rendered(figure: Figure, form: str) -> bytes:
+    """Return a figure as png or pdf on white, or as svg on nothing; the same figure gives the same bytes."""
     buffer = io.BytesIO()
     about = {"Date": None} if form == "svg" else {"CreationDate": None} if form == "pdf" else {"Software": None}
     with mpl.rc_context({**RC, "svg.hashsalt": "fedpm"}):
-        figure.savefig(buffer, format=form, metadata=about, dpi=200, transparent=transparent)
+        figure.savefig(buffer, format=form, metadata=about, dpi=200, transparent=form == "svg")
     return buffer.getvalue()
 
 
 def save(drawn: Drawn, folder: Path) -> str:
     """Write a figure as PNG, SVG and PDF, on white, and return it as SVG for a page of any colour."""
     folder.mkdir(parents=True, exist_ok=True)
-    for form in ("png", "svg", "pdf"):
-        write_atomically(folder / f"{drawn.name}.{form}", _rendered(drawn.figure, form))
-    return _rendered(drawn.figure, "svg", transparent=True).decode()
+    files = {form: _rendered(drawn.figure, form) for form in ("png", "svg", "pdf")}
+    for form, data in files.items():
+        write_atomically(folder / f"{drawn.name}.{form}", on_white(data) if form == "svg" else data)
+    return files["svg"].decode()

@@ -21,7 +21,7 @@ from tests.engines.missing import Only
 from tests.marked import listening, marked
 
 pytest.importorskip("ray", reason="Flower is not installed: pip install 'fedpm[flower]'")
-pytestmark = [pytest.mark.flower, pytest.mark.slow, pytest.mark.no_cover]
+pytestmark = [pytest.mark.flower, pytest.mark.slow]
 
 CLUSTER = """
 import sys

@@ -27,7 +27,7 @@ from tests.marked import marked
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedpm[flower]'")
 httpx = pytest.importorskip("httpx")  # comes with Flower
-pytestmark = [pytest.mark.flower, pytest.mark.slow, pytest.mark.no_cover]
+pytestmark = [pytest.mark.flower, pytest.mark.slow]
 
 from fedpm.engines.flower.deploy import certificates  # noqa: E402
 

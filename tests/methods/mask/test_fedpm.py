@@ -46,7 +46,6 @@ def random_theta(clients: int, size: int) -> npt.NDArray[Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.no_cover
 def test_estimate_is_unbiased_and_within_the_bound_of_equation_2() -> None:
     clients, size, trials = 5, 400, 2000
     theta = random_theta(clients, size)

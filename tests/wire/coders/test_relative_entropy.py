@@ -81,7 +81,6 @@ def test_a_block_that_carries_too_much_is_cut() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.no_cover
 @pytest.mark.parametrize(("coder", "least"), [(RelativeEntropy(), 0.97), (RelativeEntropy(10, 3.0), 0.98)])
 def test_the_mean_of_uploads_is_near_theta(coder: RelativeEntropy, least: float) -> None:
     theta, known = exchange(4000)
@@ -106,7 +105,6 @@ def test_uploads_go_as_far_away_from_0_and_1_as_towards_them() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.no_cover
 def test_candidates_are_samples_of_theta_g() -> None:
     belief = Theta(np.repeat(np.arange(5), 1000).astype(np.uint32), 4)
     known = Context(belief, Streams(3))
