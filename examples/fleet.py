@@ -1,6 +1,6 @@
 """A fleet on this machine: SuperLink, gate and two SuperNodes as processes of their own, with TLS and node keys.
 
-Run it from anywhere: python examples/fleet.py. It needs Flower (pip install 'fedpm[flower]'), takes a minute or two,
+Run it from anywhere: python examples/fleet.py. It needs Flower (pip install '.[flower]'), takes a minute or two,
 and leaves nothing behind. docs/deploying.md gives the same commands for machines of their own.
 """
 

@@ -11,6 +11,7 @@ import time
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 from examples.fleet import free_port
 
@@ -46,7 +47,8 @@ def blocks(page: Path) -> list[str]:
 
 def commands(page: Path) -> list[list[str]]:
     """Return the words of each call of fedpm on a page, without fedpm itself."""
-    lines = [line for block in blocks(page) for line in block.splitlines() if line.startswith("fedpm ")]
+    whole = [block.replace("\\\n", "") for block in blocks(page)]  # a line that ends in \ goes on in the next
+    lines = [line for block in whole for line in block.splitlines() if line.startswith("fedpm ")]
     return [shlex.split(line, comments=True)[1:] for line in lines]
 
 
@@ -56,6 +58,8 @@ def test_commands_of_a_page_run(page: Path, cli: Command) -> None:
     called = commands(page)
     if not any("runs/try" in words and "--out" in words for words in called):  # the run that pages speak of
         called.insert(0, ["run", "--out", "runs/try"])
+    rng = np.random.default_rng(0)  # the file that the tutorial on hospitals writes
+    np.savez("places.npz", x=rng.random((600, 1, 8, 8), np.float32), y=np.arange(600) % 10, client=np.arange(600) % 3)
     for words in called:
         if any(tuple(words[: len(start)]) == start for start in ELSEWHERE):
             continue

@@ -1,6 +1,7 @@
 """What MkDocs is told beside its pages: the home page, references made of the code, formulas."""
 
 import html
+import os
 import re
 from collections.abc import Iterator
 from itertools import groupby
@@ -21,6 +22,7 @@ COPIES = {
     "reference/contributing.md": "CONTRIBUTING.md",
 }
 """Pages that stand elsewhere in the repository."""
+os.environ.setdefault("JUPYTER_CONFIG_PATH", str(Path(__file__).parent))  # tutorials run as the settings there say
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

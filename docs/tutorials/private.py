@@ -10,7 +10,7 @@
 #
 # A mask is a sample, and a sample hides something. How much, depends on how far one example can move it. With `privacy.unit = "example"`, gradients
 # are clipped and noise is added. Then all that is ever sent tells hardly more about any single example than a number ε allows: the smaller, the less. ε is
-# a budget that you set for the whole run. (`pip install 'fedpm[privacy]'`)
+# a budget that you set for the whole run. (`pip install '.[privacy]'`)
 
 # %%
 import fedpm
