@@ -222,7 +222,7 @@ def test_pixels_of_no_class_count_nowhere() -> None:
 
 def test_inputs_of_a_type_that_the_network_does_not_take_are_one_sentence(data: Dataset) -> None:
     own = fedpm.dataset(*((part.x.astype(np.int64), part.y) for part in (data.train, data.test)))
-    with pytest.raises(ConfigError, match=r"inputs of shape \(1, 8, 8\): .*; they are int64: give floats, unless"):
+    with pytest.raises(ConfigError, match=r"an input of your data, of shape \(1, 8, 8\): .*; they are int64: give floats, unless"):
         fedpm.run(small_config(), net=net_of(10), data=own)
 
 
