@@ -123,6 +123,7 @@ def test_to_look_at_a_parametrised_weight_changes_nothing() -> None:
     assert all(torch.equal(tensor, before[name]) for name, tensor in net.state_dict().items())
 
 
+@pytest.mark.slow
 def test_the_transposed_linear_layers_of_gpt2_are_masked() -> None:
     transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install transformers")
     small = {"vocab_size": 17, "n_embd": 6, "n_layer": 1, "n_head": 2, "n_positions": 8}

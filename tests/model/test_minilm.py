@@ -45,6 +45,7 @@ def test_every_value_of_the_published_file_has_its_place_and_padding_counts_for_
     assert not again(TOKENS).any(), "a new head starts at 0"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "parameters"),
     [("minilm", 3_545_856), ("minilm-head", 3080), ("minilm-lora4", 55_296), ("minilm-ffa16", 110_592)],

@@ -230,6 +230,7 @@ def test_changes_of_any_size_pass(quantiser: Quantiser, size: float) -> None:
         assert np.abs(received).max() <= 100 * max(np.abs(delta).max(), 1e-36)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("signed", [False, True])
 def test_masked_noise_is_on_average_the_change_that_masks_can_reach(signed: bool) -> None:
     masked = MaskedNoise(0.01, signed)

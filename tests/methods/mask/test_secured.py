@@ -179,6 +179,7 @@ def test_a_client_whose_training_diverged_takes_no_part(data: Dataset, monkeypat
     assert np.array_equal(state.stats, rounded(network, mean_of(stayed.sum(axis=0), 3), known))
 
 
+@pytest.mark.slow
 def test_a_budget_of_privacy_is_that_of_open_uploads(data: Dataset) -> None:
     private = {"privacy": {"unit": "client", "epsilon": 8.0}}
     secure, plain = (run(data, {**given, **private}) for given in (SECURE, OPEN))
