@@ -295,13 +295,21 @@ def test_norm_layers_and_own_frozen_parameters_survive_the_model_file(data: Data
     ("net", "words"),
     [
         (nn.Linear(5, 10), r"cannot take an input of digits \(data.name\), of shape \(1, 8, 8\)"),
-        (nn.Sequential(nn.Flatten(), nn.Linear(64, 9)), r"it should be \(1, 10\): .* the 10 classes .* go up to 9"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(64, 9)), r"it should be \(1, 10\): .* the 10 classes of digits"),
         (nn.Conv2d(1, 10, 3), r"output of shape \(1, 10, 6, 6\)"),
     ],
 )
 def test_a_network_that_does_not_fit_the_data_is_refused(net: nn.Module, words: str, data: Dataset) -> None:
     with pytest.raises(ConfigError, match=words):
         fedpm.run(small_config(), net=net, data=data)
+
+
+def test_labels_that_do_not_begin_at_0_are_told(data: Dataset) -> None:
+    parts = [(part.x, part.y % 2 + 1) for part in (data.train, data.test)]
+    with pytest.raises(
+        ConfigError, match=r"3 classes of your data; their labels go up to 2, with gaps: number them 0, 1"
+    ):
+        fedpm.run(small_config(), net=nn.Sequential(nn.Flatten(), nn.Linear(64, 2)), data=fedpm.dataset(*parts))
 
 
 def test_bad_data_is_refused(data: Dataset) -> None:

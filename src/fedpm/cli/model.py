@@ -145,7 +145,10 @@ def _network(net: str | None, model: Model | Weights) -> nn.Module | None:
 
     sys.path.insert(0, "")  # as python -m does: modules beside the user are found
     made = imported("--net", net)
-    made = made if isinstance(made, nn.Module) else made()
+    try:
+        made = made if isinstance(made, nn.Module) else made()
+    except Exception as error:  # of the user's own
+        raise ConfigError(f"--net {net}: cannot be called without arguments ({error})") from None
     if not isinstance(made, nn.Module):
         raise ConfigError(f"--net {net}: gave a {type(made).__name__}; it should give an nn.Module")
     return made

@@ -93,9 +93,9 @@ def _wanted(task: Task, called: str, dataset: Dataset, shape: tuple[int, ...]) -
         fits = len(shape) == y.ndim + 1 and shape[1] >= classes and shape[2:] == y.shape[1:]
         if fits:
             return None
-        whole = y.dtype.kind == "i" and y.size
-        last = f"; labels go up to {max(y.max(), dataset.train.y.max())}: number them from 0" if whole else ""
-        return f"{(1, classes, *y.shape[1:])}: a score for each of the {classes} classes of {_of(dataset)}{last}"
+        gaps = len(np.union1d(y, dataset.train.y)) < classes
+        remedy = f"; their labels go up to {classes - 1}, with gaps: number them 0, 1, …" if gaps else ""
+        return f"{(1, classes, *y.shape[1:])}: a score for each of the {classes} classes of {_of(dataset)}{remedy}"
     if not any(task.loss is loss for loss in LOSSES.values()):
         return None
     if task.loss is binary and (y.min() < 0 or y.max() > 1):
