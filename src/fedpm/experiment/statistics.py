@@ -81,10 +81,9 @@ def replaced(network: MaskedNetwork, learned: str) -> str:
 
 def untrained(net: nn.Module) -> bool:
     """Return whether all linear and convolution layers look as torch makes them: within ±1/√fan_in."""
-    weights = [module.weight.detach() for module in net.modules() if isinstance(module, nn.Linear | _ConvNd)]
-    return all(
-        not weight.numel() or float(weight.abs().max()) <= 1.0001 / math.sqrt(weight[0].numel()) for weight in weights
-    )
+    layers = (module.weight.detach() for module in net.modules() if isinstance(module, nn.Linear | _ConvNd))
+    weights = [weight for weight in layers if weight.numel()]
+    return all(float(weight.abs().max()) <= 1.0001 / math.sqrt(weight[0].numel()) for weight in weights)
 
 
 def versions() -> dict[str, str]:
