@@ -2,6 +2,7 @@
 
 import re
 import time
+from contextlib import suppress
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 
@@ -18,11 +19,10 @@ def listening(folder: Path) -> set[IPv4Address | IPv6Address]:
     """Return the addresses on which the processes that bear a folder's mark accept connections."""
     sockets = set()
     for pid in marked(folder):
-        for file in Path(f"/proc/{pid}/fd").iterdir():
-            try:
-                sockets.update(re.findall(r"socket:\[([0-9]+)\]", str(file.readlink())))
-            except OSError:  # closed by now
-                continue
+        with suppress(OSError):  # ended by now
+            for file in Path(f"/proc/{pid}/fd").iterdir():
+                with suppress(OSError):  # closed by now
+                    sockets.update(re.findall(r"socket:\[([0-9]+)\]", str(file.readlink())))
     places = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         for fields in map(str.split, Path(table).read_text().splitlines()[1:]):

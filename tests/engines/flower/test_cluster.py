@@ -81,9 +81,9 @@ def test_a_cluster_trains_the_same_model_without_the_client_of_a_node_that_is_lo
     with cluster.start(tmp_path / "run", *settings) as process:
         while not (log.exists() and log.read_text()) and process.poll() is None:
             time.sleep(0.05)
+        addresses = listening(cluster.folder)
         time.sleep(0.5)  # both have begun with the second round, which takes as long as the first
         cluster.lose_a_node()
-        addresses = listening(cluster.folder)
         _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, errors
     assert not [str(address) for address in addresses if not address.is_loopback]
