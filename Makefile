@@ -6,9 +6,8 @@ DEV := .venv/dev
 DOCS := .venv/docs
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-# Whole files to one process, so that what they train is trained once, the longest first (tests/conftest.py). Three
-# processes for two cores: tests of fleets wait for others most of the time.
-JOBS ?= 3
+# Whole files to one process, so that what they train is trained once, the longest first (tests/conftest.py).
+JOBS ?= 2
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 COVERED := -p tests.covered
 
