@@ -3,7 +3,7 @@
 import hashlib
 import os
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from fedpm.data.lazy import Lazy
 from fedpm.data.participation import Participation
 from fedpm.engines.base import Clients, Engine, Held, Start
 from fedpm.errors import ConfigError
-from fedpm.experiment.division import Division, divided, load
+from fedpm.experiment.division import Division, divided, load, with_features
 from fedpm.experiment.fitting import check_batches, check_fit, check_private_loss, check_suits
 from fedpm.experiment.folder import Origin
 from fedpm.experiment.loggers import LOGGERS
@@ -30,7 +30,7 @@ from fedpm.model.pretrained import named
 from fedpm.privacy.budget import Guarantee, check_private
 from fedpm.registry import ENGINES
 from fedpm.rng import SecretStreams, Streams
-from fedpm.training.features import Features, cached
+from fedpm.training.features import Features
 from fedpm.training.losses import Loss
 from fedpm.training.task import OWN as OWN_FUNCTION
 from fedpm.training.task import Task, task_of
@@ -126,26 +126,9 @@ def build(
     division = divided(config, dataset, remote)
     check_suits(task, called, dataset, logit_adjustment=config.local.logit_adjustment)
     network = _network(config, dataset, net, frozen, trained, masked)
-    check_fit(network, task, called, dataset)
-    if division.load is not None and (guarantee is not None or config.local.cache):
-        raise ConfigError(
-            "clients are loaded on demand: how many examples each has is not known, and nothing of theirs is kept; use "
-            "privacy.unit = 'none' and local.cache = false"
-        )
-    check_batches(network, dataset, division.parts, config.local.batch_size, _names(config, dataset))
-    if guarantee is not None:
-        check_private_loss(network, task, called, dataset)
-        check_private(guarantee, network, division.train, [len(part) for part in division.parts])
-    if config.local.cache and division.held:
-        raise ConfigError(
-            "local.cache = true: what clients hold out is not cached; set evaluation.at = 'server' and "
-            "evaluation.local = false, or local.cache = false"
-        )
+    _check_network(network, config, dataset, division, guarantee, task, called)
     if config.local.cache:
-        train, validation, test = cached(
-            [division.train, division.validation, dataset.test], network, config.local.threads
-        )
-        division, dataset = replace(division, train=train, validation=validation), replace(dataset, test=test)
+        dataset, division = with_features(config, network, dataset, division)
     method = method_of(config, network, guarantee, participation, task, dataset)
     return Experiment(
         algorithm=config.algorithm,
@@ -188,6 +171,28 @@ def _network(
         net, frozen, trained = known.net, (*frozen, *known.frozen), (*trained, *known.trained)
     start = config.model.model_dump(include={"init", "weights", "keep", "affine"})
     return MaskedNetwork(net, **start, frozen=frozen, trained=trained, masked=masked)
+
+
+def _check_network(
+    network: MaskedNetwork,
+    config: Config,
+    dataset: Dataset,
+    division: Division,
+    guarantee: Guarantee | None,
+    task: Task,
+    called: str,
+) -> None:
+    """Refuse a network that does not fit what it is to be trained on, and how."""
+    check_fit(network, task, called, dataset)
+    if division.load is not None and (guarantee is not None or config.local.cache):
+        raise ConfigError(
+            "clients are loaded on demand: how many examples each has is not known, and nothing of theirs is kept; use "
+            "privacy.unit = 'none' and local.cache = false"
+        )
+    check_batches(network, dataset, division.parts, config.local.batch_size, _names(config, dataset))
+    if guarantee is not None:
+        check_private_loss(network, task, called, dataset)
+        check_private(guarantee, network, division.train, [len(part) for part in division.parts])
 
 
 def _clients(config: Config, method: Method[Any, Any], dataset: Dataset, division: Division, task: Task) -> Clients:

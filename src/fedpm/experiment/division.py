@@ -1,7 +1,7 @@
 """Data as an experiment uses them: loaded, and divided into what clients train with and what the server chooses on."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -11,7 +11,9 @@ from fedpm.data.datasets import Dataset, Shard, folder, load_dataset
 from fedpm.data.federation import Federation
 from fedpm.data.ondemand import OnDemand
 from fedpm.data.partition import Indices, split
-from fedpm.errors import DataError
+from fedpm.errors import ConfigError, DataError
+from fedpm.model.masking import MaskedNetwork
+from fedpm.training.features import cached
 
 
 def load(data: DataConfig) -> Dataset:
@@ -57,6 +59,20 @@ def divided(config: Config, dataset: Dataset, remote: bool) -> Division:
         return _of_federation(config, federation.with_validation(share, config.seed))
     train, validation = dataset.holding_out(share, config.seed)
     return Division(train, _split(config, dataset, train), validation)
+
+
+def with_features(
+    config: Config, network: MaskedNetwork, dataset: Dataset, division: Division
+) -> tuple[Dataset, Division]:
+    """Return the data as the frozen lower layers pass them on, which run once."""
+    if division.held:
+        raise ConfigError(
+            "local.cache = true: what clients hold out is not cached; set evaluation.at = 'server' and "
+            "evaluation.local = false, or local.cache = false"
+        )
+    shards = [division.train, division.validation, dataset.test]
+    train, validation, test = cached(shards, network, config.local.threads)
+    return replace(dataset, test=test), replace(division, train=train, validation=validation)
 
 
 def _of_federation(config: Config, federation: Federation) -> Division:
