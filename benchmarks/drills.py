@@ -21,7 +21,6 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
-from tests.conftest import small_net
 from tests.drills import (
     can_mount,
     faulty,
@@ -32,6 +31,7 @@ from tests.drills import (
     survive_damage,
     survive_fault,
 )
+from tests.small import small_net
 
 import fedpm
 from benchmarks.startup import COMMAND

@@ -1,23 +1,24 @@
-"""A federation small enough for a test: a linear network with one hidden layer on 300 of the digits."""
+"""What all tests share. Torch is imported by fixtures alone: the process that hands out tests to others needs none."""
+
+from __future__ import annotations
 
 import signal
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-import torch
 from hypothesis import settings
-from torch import nn
 
 import fedpm
-from fedpm.config import Config, parse
-from fedpm.data.datasets import Dataset, digits
 from tests.studied import studied
+
+if TYPE_CHECKING:
+    from fedpm.data.datasets import Dataset
 
 __all__ = ["studied"]
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background: programs under test would not hear Ctrl-C
     signal.signal(signal.SIGINT, signal.default_int_handler)
-torch.set_num_threads(1)  # what is trained here is too small to share, and each process of the suite has one core
 settings.register_profile("suite", deadline=None)  # a busy machine is no fault
 settings.load_profile("suite")
 
@@ -38,21 +39,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: first[item.path])
 
 
-def small_net() -> nn.Module:
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+@pytest.fixture(scope="session", autouse=True)
+def one_core() -> None:
+    """Each process of the suite has one core, and what is trained here is too small to share."""
+    import torch
 
-
-def small_config(**settings: object) -> Config:
-    base = {"rounds": 3, "workers": 1, "clients": {"total": 4}, "local": {"epochs": 2}, "data": {"train_examples": 300}}
-    return parse({**base, **settings})
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")
 def data() -> Dataset:
+    from fedpm.data.datasets import digits
+
     return digits()
 
 
 @pytest.fixture(scope="session")
 def small_run(tmp_path_factory: pytest.TempPathFactory, data: Dataset) -> tuple[Path, fedpm.Result]:
+    from tests.small import small_config, small_net
+
     out = tmp_path_factory.mktemp("small") / "run"
     return out, fedpm.run(small_config(), net=small_net(), data=data, out=out)

@@ -42,10 +42,13 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if output is not None:
         output["seen"] = json.dumps(_probes.get_coverage())
         return
-    _probes.source = [str(PACKAGE)]  # files that nobody imported count too
     whole = _probes.get_coverage()
     for seen in _of_workers:
         slipcover.merge_coverage(whole, json.loads(seen))
+    rest = slipcover.Slipcover(
+        branch=True, source=[str(PACKAGE)], omit=[*UNSEEN, *whole["files"]], exclude_also=NO_CODE
+    )
+    slipcover.merge_coverage(whole, rest.get_coverage())  # files that nobody imported count too
     session.config.stash[WHOLE] = whole
     if whole["summary"]["percent_covered"] < LEAST and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED

@@ -18,7 +18,7 @@ from fedpm.config import Config
 from fedpm.data.datasets import Dataset
 from fedpm.errors import ArtifactError
 from fedpm.experiment.folder import RunFolder
-from tests.conftest import small_config, small_net
+from tests.small import small_config, small_net
 
 OPERATIONS = ("open", "write", "fsync", "replace", "mkdir", "unlink")
 

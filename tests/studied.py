@@ -6,9 +6,6 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from fedpm.study.definition import load
-from fedpm.study.runner import prepare, run_all
-
 STUDY = """
 title = "A small study"
 about = "For tests."
@@ -38,6 +35,9 @@ rows = [["2", "fedpm", 0.75, 0.01], ["2", "eden", 0.5]]
 @pytest.fixture(scope="session")
 def studied(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of the finished study, with one seed: the same for all processes of the suite."""
+    from fedpm.study.definition import load  # here, because tests/conftest.py imports this file without torch
+    from fedpm.study.runner import prepare, run_all
+
     base = tmp_path_factory.getbasetemp()
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "study"
     with FileLock(f"{folder}.lock"):

@@ -29,8 +29,8 @@ from fedpm.wire.coders.base import Context
 from fedpm.wire.entropy import Coded
 from fedpm.wire.masks import Mask, sample_mask, upload_uniform
 from fedpm.wire.theta import Vector
-from tests.conftest import small_config, small_net
 from tests.report.light import svg_alone
+from tests.small import small_config, small_net
 
 ROOT = Path(__file__).parents[1]
 

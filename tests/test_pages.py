@@ -17,6 +17,7 @@ from examples.fleet import free_port
 
 from fedpm.study.definition import load, studies
 from tests.command import Command, cli, fedpm
+from tests.report.light import svg_alone
 
 __all__ = ["cli"]
 
@@ -27,6 +28,8 @@ FLEET = DOCS / "tutorials/fleet.md"
 SMALL = ["rounds=1", "local.epochs=1", "model.name=conv4-slim", "data.train_examples=100", "data.test_examples=50"]
 ALONE = ["--set", "workers=1"]  # what is as small as this trains faster than a process starts
 SETTINGS = [word for setting in SMALL for word in ("--set", setting)]
+FEW = {"run": SETTINGS, "privacy curve": ["--repetitions", "3"]}
+"""What makes a command small; to resume takes the settings of the run."""
 ELSEWHERE = [
     ("data", "get"),
     ("study", "run"),
@@ -63,10 +66,12 @@ def test_commands_of_a_page_run(page: Path, cli: Command) -> None:
     for words in called:
         if any(tuple(words[: len(start)]) == start for start in ELSEWHERE):
             continue
-        small = [*(SETTINGS if "--resume" not in words else []), *ALONE] if words[0] == "run" else []
+        few = [] if "--resume" in words else FEW.get(words[0], FEW.get(" ".join(words[:2]), []))
+        small = [*few, *(ALONE if words[0] == "run" else [])]
         # --engine flower: tests/engines/flower/test_simulation.py gives that very command; the rest of it is tried here
         quick = [re.sub("^flower$", "inprocess", re.sub(r"^rounds=\d+$", "rounds=2", word)) for word in words]
-        done = cli(*(word for word in quick if word != "--open"), *small)
+        with svg_alone():
+            done = cli(*(word for word in quick if word != "--open"), *small)
         assert done.code == 0, f"fedpm {shlex.join(words)}: {done.stderr}"
 
 

@@ -19,7 +19,7 @@ from fedpm.experiment.build import build
 from fedpm.registry import AGGREGATORS
 from fedpm.wire.masks import Mask
 from fedpm.wire.theta import Theta
-from tests.conftest import small_config, small_net
+from tests.small import small_config, small_net
 
 OURS = [spec for spec in AGGREGATORS if spec.build.__module__.startswith("fedpm.")]  # not those of other tests
 SIZE = 4000

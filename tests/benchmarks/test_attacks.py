@@ -25,9 +25,9 @@ from fedpm.report.page import write
 from fedpm.report.rejected import rejected_table
 from fedpm.rng import Streams
 from fedpm.study.results import collect
-from tests.conftest import small_config, small_net
 from tests.experiment.test_loop import without_times
 from tests.report.light import svg_alone
+from tests.small import small_config, small_net
 
 FIVE: dict[str, Any] = {"clients": {"total": 5}, "rounds": 2, "local": {"epochs": 1}, "codec": "shared-randomness"}
 

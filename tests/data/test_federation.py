@@ -19,8 +19,8 @@ from fedpm.data.lazy import Lazy
 from fedpm.engines.flower.deploy.settings import AppSettings
 from fedpm.errors import ConfigError, DataError
 from tests.command import Command, cli
-from tests.conftest import small_config, small_net
 from tests.experiment.test_loop import without_times
+from tests.small import small_config, small_net
 
 __all__ = ["cli"]
 

@@ -11,7 +11,7 @@ import fedpm
 from fedpm.data.ondemand import OnDemand
 from fedpm.errors import ConfigError, DataError
 from fedpm.experiment.build import build
-from tests.conftest import small_config, small_net
+from tests.small import small_config, small_net
 
 Array = npt.NDArray[Any]
 

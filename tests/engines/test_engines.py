@@ -20,10 +20,10 @@ from fedpm.engines.inprocess import Growing, Sequential, Workers, replied
 from fedpm.errors import EngineError, FedPMError
 from fedpm.experiment.build import build
 from fedpm.methods.base import ClientResult
-from tests.conftest import small_config, small_net
 from tests.engines.misbehaving import Fatal, Misbehaving
 from tests.engines.several import Several
 from tests.marked import marked
+from tests.small import small_config, small_net
 
 
 @pytest.mark.slow
@@ -180,7 +180,7 @@ WITH_TESTS = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)
 
 RUN = """
 import sys
-from tests.conftest import small_config, small_net
+from tests.small import small_config, small_net
 import fedpm
 
 if __name__ == "__main__":
@@ -220,7 +220,7 @@ def test_a_network_that_cannot_be_sent_to_workers_is_refused() -> None:
 
 SCRIPT = """
 import fedpm
-from tests.conftest import small_config, small_net
+from tests.small import small_config, small_net
 
 class Own(type(small_net())):
     pass

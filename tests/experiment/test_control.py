@@ -22,9 +22,9 @@ from fedpm.data.datasets import Dataset
 from fedpm.errors import ConfigError
 from fedpm.experiment.progress import round_progress
 from fedpm.experiment.record import RoundRecord, best_round, rounds_without_gain
-from tests.conftest import small_config, small_net
 from tests.drills import short_config
 from tests.experiment.test_loop import no_engine, without_times
+from tests.small import small_config, small_net
 
 TINY: dict[str, Any] = {"rounds": 1, "workers": 1, "clients": {"total": 2}, "local": {"epochs": 1}}
 

@@ -15,7 +15,7 @@ from fedpm.experiment.build import Experiment, build
 from fedpm.experiment.decoding import Decoders
 from fedpm.experiment.round import Exchange
 from fedpm.methods.base import ClientResult
-from tests.conftest import small_config, small_net
+from tests.small import small_config, small_net
 
 
 def records(result: fedpm.Result) -> list[dict[str, Any]]:

@@ -13,7 +13,6 @@ from fedpm.data.datasets import Dataset
 from fedpm.errors import ArtifactError
 from fedpm.experiment.folder import RunFolder
 from fedpm.files import write_atomically
-from tests.conftest import small_net
 from tests.drills import (
     can_mount,
     faulty,
@@ -24,6 +23,7 @@ from tests.drills import (
     survive_damage,
     survive_fault,
 )
+from tests.small import small_net
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ from fedpm.experiment.record import clients_of
 from fedpm.methods.base import ClientResult
 from fedpm.training.evaluation import averaged
 from fedpm.wire.message import Message
-from tests.conftest import small_config, small_net
+from tests.small import small_config, small_net
 from tests.training.test_task import wrong
 
 WORDS = np.array(["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"])

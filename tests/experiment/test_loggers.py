@@ -13,8 +13,8 @@ import pytest
 import fedpm
 from fedpm.data.datasets import Dataset
 from fedpm.errors import ConfigError
-from tests.conftest import small_net
 from tests.drills import short_config
+from tests.small import small_net
 
 FIGURES = ("accuracy", "train_loss", "uplink_bpp", "downlink_bytes")
 BLOCK = 32768

@@ -19,7 +19,7 @@ from fedpm.experiment.folder import RunFolder
 from fedpm.experiment.round import Exchange
 from fedpm.methods.base import ClientResult
 from fedpm.methods.mask.downlink import Form
-from tests.conftest import small_config, small_net
+from tests.small import small_config, small_net
 
 
 def without_times(folder: Path) -> list[dict[str, object]]:

@@ -12,7 +12,7 @@ import fedpm
 from fedpm.data.datasets import Dataset
 from fedpm.experiment.folder import RunFolder
 from fedpm.experiment.record import RoundRecord, Summary
-from tests.conftest import small_config, small_net
+from tests.small import small_config, small_net
 
 SIZES = [64 * 32, 32, 32 * 10, 10]
 

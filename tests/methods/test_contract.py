@@ -21,10 +21,10 @@ from fedpm.methods.base import ClientResult, Method, Staged
 from fedpm.registry import METHODS
 from fedpm.rng import Streams
 from fedpm.wire.message import OVERHEAD, Message
-from tests.conftest import small_config, small_net
 from tests.engines.several import Several
 from tests.experiment.test_loop import tapped_run, without_times
 from tests.fuzzing import forged_message
+from tests.small import small_config, small_net
 
 NAMES = METHODS.names()
 DENSE = sorted(spec.name for spec in METHODS if "dense" in spec.tables)

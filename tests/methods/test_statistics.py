@@ -17,9 +17,9 @@ from fedpm.methods.base import ClientResult
 from fedpm.methods.statistics import LARGEST, Floats, check_statistics
 from fedpm.model.masking import MaskedNetwork
 from fedpm.wire.message import Message
-from tests.conftest import small_config
 from tests.fuzzing import advance
 from tests.makers import make_fedpm, upload
+from tests.small import small_config
 
 
 def normed() -> nn.Module:

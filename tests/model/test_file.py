@@ -23,8 +23,8 @@ from fedpm.model.nets import build
 from fedpm.rng import Streams
 from fedpm.wire.masks import Mask
 from tests.command import fedpm as fedpm_command
-from tests.conftest import small_config, small_net
 from tests.model.test_masking import Tied
+from tests.small import small_config, small_net
 
 
 @cache
@@ -278,13 +278,13 @@ def test_the_command_scores_and_exports_a_network_of_ones_own(
         fedpm.run(small_config(rounds=1, algorithm="fedavg"), net=small_net(), data=data, out=run)
     told = fedpm_command("model", "eval", run, "--data", "digits")
     assert (told.code, "say what makes it with --net MODULE:FUNCTION" in told.stderr) == (2, True)
-    scored = fedpm_command("model", "eval", run, "--data", "digits", "--net", "tests.conftest:small_net")
+    scored = fedpm_command("model", "eval", run, "--data", "digits", "--net", "tests.small:small_net")
     accuracy = json.loads((run / "summary.json").read_text())["accuracy"]
     assert f"accuracy {accuracy:.4f}" in scored.stdout
     out = tmp_path / "weights.safetensors"
-    assert fedpm_command("model", "export", run, "--torch", out, "--net", "tests.conftest:small_net").code == 0
+    assert fedpm_command("model", "export", run, "--torch", out, "--net", "tests.small:small_net").code == 0
     assert len(fedpm.load(out, net=small_net()).state_dict()) == 4
-    wrong = fedpm_command("model", "eval", run, "--data", "digits", "--net", "tests.conftest:small_config")
+    wrong = fedpm_command("model", "eval", run, "--data", "digits", "--net", "tests.small:small_config")
     assert "it should give an nn.Module" in wrong.stderr
 
 

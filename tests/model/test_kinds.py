@@ -14,7 +14,7 @@ from fedpm.data.datasets import Dataset, Shard
 from fedpm.errors import ConfigError
 from fedpm.model.kinds import Kinds, kinds_of
 from fedpm.model.masking import MaskedNetwork
-from tests.conftest import small_config
+from tests.small import small_config
 
 
 def kinds(net: nn.Module, **selectors: Any) -> Kinds:

@@ -5,8 +5,8 @@ import fedpm
 from fedpm.data.datasets import Dataset
 from fedpm.errors import ConfigError
 from fedpm.model.lora import with_lora
-from tests.conftest import small_config
 from tests.model.test_pretrained import base
+from tests.small import small_config
 
 
 @pytest.mark.parametrize(("ffa", "floats"), [([], 2 * 40 * 3), (["*.down.*"], 40 * 3)])

@@ -17,7 +17,7 @@ from fedpm.model.masking import MaskedNetwork
 from fedpm.model.minilm import BLOCKS, RENAMED, minilm
 from fedpm.model.pretrained import named
 from fedpm.model.variants import VARIANTS, variant
-from tests.conftest import small_config
+from tests.small import small_config
 
 TOKENS = torch.tensor([[101, 7, 8, 102, 0, 0], [101, 7, 8, 9, 10, 102]])
 

@@ -23,8 +23,8 @@ from fedpm.model.mask_coding import decode_final, encode_final
 from fedpm.model.masking import MaskedNetwork
 from fedpm.model.ternary import pack
 from fedpm.rng import Streams
-from tests.conftest import small_config
 from tests.makers import make_fedpm
+from tests.small import small_config
 
 
 def untrained() -> nn.Sequential:

@@ -14,9 +14,9 @@ from fedpm.errors import ArtifactError, ConfigError
 from fedpm.model.nets import build
 from fedpm.model.weights import Weights, WeightsHeader, open_model
 from tests.command import fedpm as command
-from tests.conftest import small_config, small_net
 from tests.model.test_file import some_model
 from tests.model.test_masking import Tied
+from tests.small import small_config, small_net
 
 X = torch.linspace(-1, 1, 256).reshape(4, 1, 8, 8)
 

@@ -19,7 +19,7 @@ from fedpm.experiment.build import build
 from fedpm.experiment.settle import guarantee_of, settle
 from fedpm.model.file import Model
 from fedpm.privacy.accounting import Cost, clip_for, noise_for
-from tests.conftest import small_config, small_net
+from tests.small import small_config, small_net
 
 EXAMPLE = {"unit": "example", "epsilon": 8.0}
 

@@ -12,8 +12,8 @@ from fedpm.config import load, settings_of
 from fedpm.data.datasets import Dataset
 from fedpm.experiment.build import build
 from fedpm.model.file import Model
-from tests.conftest import small_config, small_net
 from tests.privacy.attack import explained
+from tests.small import small_config, small_net
 
 SECRET = {"secret": True}
 

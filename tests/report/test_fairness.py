@@ -12,9 +12,9 @@ from fedpm.report.figures import figures
 from fedpm.report.page import write
 from fedpm.report.style import PALETTE, colour
 from fedpm.study.results import collect
-from tests.conftest import small_config, small_net
 from tests.experiment.test_judging import WORDS, hospitals
 from tests.report.light import svg_alone
+from tests.small import small_config, small_net
 
 pytestmark = pytest.mark.slow
 

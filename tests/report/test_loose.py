@@ -10,8 +10,8 @@ import fedpm
 from fedpm.data.datasets import Dataset
 from fedpm.report.page import write
 from fedpm.study.results import collect
-from tests.conftest import small_config, small_net
 from tests.report.light import svg_alone
+from tests.small import small_config, small_net
 
 
 @pytest.fixture(scope="module")

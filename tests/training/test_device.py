@@ -10,7 +10,7 @@ import fedpm
 from fedpm.data.datasets import Dataset
 from fedpm.errors import ConfigError
 from fedpm.training.device import choose_device, choose_precision
-from tests.conftest import small_config, small_net
+from tests.small import small_config, small_net
 
 
 def usable(name: str) -> str:

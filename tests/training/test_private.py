@@ -16,7 +16,7 @@ from fedpm.training.noise import Noise
 from fedpm.training.private import Private, PrivateScoreTrainer, clip_move, clipped_sum, steps_of_round
 from fedpm.training.scores import SampledWeights
 from fedpm.wire.theta import Vector
-from tests.conftest import small_net
+from tests.small import small_net
 
 CPU = torch.device("cpu")
 HOW = Local(epochs=2, batch_size=8, lr=0.1)

@@ -21,7 +21,7 @@ from fedpm.training.evaluation import evaluate
 from fedpm.training.losses import LOSSES, cross_entropy
 from fedpm.training.metrics import METRICS, metric
 from fedpm.training.task import Task, task_of
-from tests.conftest import small_config, small_net
+from tests.small import small_config, small_net
 
 FEW = {"rounds": 4, "local": {"epochs": 3}, "data": {"train_examples": 300}, "clients": {"total": 2}}
 

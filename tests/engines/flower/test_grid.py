@@ -19,10 +19,10 @@ from fedpm.errors import EngineError
 from fedpm.experiment.build import Experiment, build
 from fedpm.experiment.result import Result
 from fedpm.methods.base import ClientResult
-from tests.conftest import small_config, small_net
 from tests.engines.missing import Only
 from tests.experiment.test_judging import hospitals
 from tests.model.test_pretrained import base
+from tests.small import small_config, small_net
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedpm[flower]'")
 pytestmark = pytest.mark.flower

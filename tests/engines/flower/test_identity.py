@@ -18,7 +18,7 @@ from fedpm.errors import ConfigError, WireError  # noqa: E402
 from fedpm.experiment.build import Experiment, build  # noqa: E402
 from fedpm.experiment.round import Exchange  # noqa: E402
 from fedpm.methods.mask.secured import SecureFedPM  # noqa: E402
-from tests.conftest import small_config, small_net  # noqa: E402
+from tests.small import small_config, small_net  # noqa: E402
 
 
 @pytest.fixture(scope="module")

@@ -20,10 +20,10 @@ from fedpm.methods.dense.weights import Content, WeightForm, write_weights
 from fedpm.model.masking import MaskedNetwork
 from fedpm.rng import Streams
 from fedpm.wire.message import Kind, Message
-from tests.conftest import small_config, small_net
 from tests.experiment.test_loop import tapped_run
 from tests.makers import make_dense
 from tests.methods.dense.test_quantisers import LONG, SMALL
+from tests.small import small_config, small_net
 
 
 @pytest.mark.parametrize(

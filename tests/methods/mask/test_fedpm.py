@@ -25,9 +25,9 @@ from fedpm.training.scores import divergence
 from fedpm.wire.masks import sample_mask
 from fedpm.wire.message import Kind, Message
 from fedpm.wire.theta import Vector
-from tests.conftest import small_net
 from tests.fuzzing import advance
 from tests.makers import make_fedpm, upload
+from tests.small import small_net
 
 every_coder = pytest.mark.parametrize("codec", CODERS.names())
 

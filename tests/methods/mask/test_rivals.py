@@ -16,8 +16,8 @@ from fedpm.model.pruned import PrunedNetwork, saliency
 from fedpm.rng import Streams
 from fedpm.training.ranks import top
 from fedpm.wire.message import OVERHEAD, Message
-from tests.conftest import small_config, small_net
 from tests.makers import make_method
+from tests.small import small_config, small_net
 
 NET = MaskedNetwork(nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 10)))
 ONES = np.ones((1, 20), np.float32)

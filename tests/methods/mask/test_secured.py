@@ -28,9 +28,9 @@ from fedpm.secure.messages import OVERHEAD
 from fedpm.secure.session import Session
 from fedpm.secure.vectors import Part, sum_bits
 from fedpm.wire.message import Message
-from tests.conftest import small_config, small_net
 from tests.engines.missing import Only
 from tests.secure.sums import Run
+from tests.small import small_config, small_net
 
 SECURE = {"codec": "secure-sum", "rounds": 2, "clients": {"total": 5}, "local": {"epochs": 1}}
 OPEN = {**SECURE, "codec": "side-information"}
