@@ -165,7 +165,7 @@ class Bell:
         return [self.rung[self.turn % len(self.rung)]]
 
 
-def test_only_nodes_that_ring_are_looked_at_and_the_bytes_are_the_same() -> None:
+def test_only_nodes_that_ring_are_looked_at_and_the_bytes_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     with nodes([0, 1, 2, 3], 4, clients={"total": 4}) as cluster:
         bell, pull, looked = Bell(), cluster.grid.pull_messages, list[int]()
 
@@ -173,7 +173,7 @@ def test_only_nodes_that_ring_are_looked_at_and_the_bytes_are_the_same() -> None
             looked.append(len(list(ids)))
             return pull(ids)
 
-        cluster.grid.pull_messages = counting  # type: ignore[method-assign]
+        monkeypatch.setattr(cluster.grid, "pull_messages", counting)
         result = train(cluster, cluster.fleet(quorum=4, deadline=60, bell=bell))
         alone = fedpm.run(small_config(), net=small_net())
         queries = len(cluster.contexts)
