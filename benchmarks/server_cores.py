@@ -50,10 +50,10 @@ def run(clients: int = CLIENTS) -> list[Row]:
         {
             "case": f"K = {clients}, {name}",
             "seconds": clock,
-            "alone / this": alone / clock,
+            "alone / this, by the clock": alone / clock,
             "processor s of the server": own,
             "of the processes": theirs,
-            "alone / this with idle cores": work / max(own, (own + theirs) / (PROCESSES if theirs else 1)),
+            "alone / this, from processor time": work / max(own, (own + theirs) / (PROCESSES if theirs else 1)),
             "peak MB, K = 10": memory[name][0],
             f"K = {clients}": memory[name][1],
         }

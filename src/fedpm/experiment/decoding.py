@@ -106,8 +106,13 @@ class Decoders:
 
     def _begin(self, state: Any, *, sums: bool = False) -> None:
         arrays = self._method.to_arrays(state)
-        for number, child in enumerate(self._children):
-            self._ask(child, (arrays, number if sums else None))
+        try:
+            for number, child in enumerate(self._children):  # all at once: reading it takes a while
+                child.send((arrays, number if sums else None))
+            for child in self._children:
+                self._received(child)
+        except EngineError as error:
+            raise _ended(error) from None
 
     def _ask(self, child: Child, message: Any) -> Any:
         try:

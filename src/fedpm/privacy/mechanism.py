@@ -7,7 +7,6 @@ import math
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import ndtr
 
 from fedpm.errors import ConfigError
 from fedpm.rng import Streams
@@ -55,6 +54,8 @@ def clipped_mean(theta: npt.ArrayLike, c: float, sigma: float) -> Array:
 
     The last line of the paper's derivation is wrong; this is the line before it.
     """
+    from scipy.special import ndtr  # a slow import, which few runs need
+
     theta = np.asarray(theta, np.float64)
     low, high = (c - theta) / sigma, (1 - c - theta) / sigma
     below, inside = ndtr(low), ndtr(high) - ndtr(low)

@@ -2,6 +2,7 @@
 
 import secrets
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
@@ -146,6 +147,39 @@ def test_all_well_gives_the_same_bytes_both_ways() -> None:
     for record, other in zip(result.rounds, alone.rounds, strict=True):
         assert {**record, "seconds": 0} == {**other, "seconds": 0}
     assert result.rounds[2]["downlink_bytes"] < result.rounds[1]["downlink_bytes"] * 1.5
+
+
+class Bell:
+    """Rings for one node at a time, whichever was sent something and is next."""
+
+    def __init__(self) -> None:
+        self.rung: list[int] = []
+        self.turn = 0
+
+    def ring(self, node: int) -> None:
+        self.rung.append(node)
+
+    def wait(self, seconds: float) -> list[int]:
+        time.sleep(0.01)
+        self.turn += 1
+        return [self.rung[self.turn % len(self.rung)]]
+
+
+def test_only_nodes_that_ring_are_looked_at_and_the_bytes_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    with nodes([0, 1, 2, 3], 4, clients={"total": 4}) as cluster:
+        bell, pull, looked = Bell(), cluster.grid.pull_messages, list[int]()
+
+        def counting(ids: Any) -> Any:
+            looked.append(len(list(ids)))
+            return pull(ids)
+
+        monkeypatch.setattr(cluster.grid, "pull_messages", counting)
+        result = train(cluster, cluster.fleet(quorum=4, deadline=60, bell=bell))
+        alone = fedpm.run(small_config(), net=small_net())
+        queries = len(cluster.contexts)
+    assert result.file.to_bytes() == alone.file.to_bytes()
+    assert len(bell.rung) == queries + sum(len(record["clients"]) for record in result.rounds)
+    assert looked.count(1) > len(result.rounds), "a look at all is for the beginning of a round"
 
 
 @pytest.mark.slow

@@ -135,7 +135,7 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chain]:
     with (
         door,
         subprocess.Popen(command, pass_fds=[door.fileno()]) as gate,
-        relayed(arguments, dict(os.environ)) as ours,
+        relayed(arguments, dict(os.environ)) as (ours, _),
     ):
         assert ours[:2] == ["--host", "127.0.0.1"], "what is not about the connection stays"
         made = Chain(ours[ours.index("--superlink") + 1], ours[ours.index("--root-certificates") + 1], crossed)
@@ -192,13 +192,13 @@ def test_a_node_that_no_longer_waits_is_not_asked_for(chain: Chain) -> None:
 @pytest.mark.parametrize("arguments", [["--insecure", "--superlink", "a:1"], ["--root-certificates", "nowhere"], []])
 def test_a_node_without_tls_or_a_superlink_gets_no_relay(arguments: list[str]) -> None:
     with relayed(arguments, {}) as ours:
-        assert ours == arguments
+        assert ours == (arguments, {})
 
 
 def test_a_relay_ends_with_its_node(tmp_path: Path) -> None:
     certificates.make(tmp_path / "keys", ["127.0.0.1"], 0, 1)
     arguments = ["--superlink", "127.0.0.1:9", "--root-certificates", str(tmp_path / "keys/ca.pem")]
-    with relayed(arguments, dict(os.environ)) as ours:
+    with relayed(arguments, dict(os.environ)) as (ours, _):
         host, _, port = ours[ours.index("--superlink") + 1].partition(":")
         socket.create_connection((host, int(port)), timeout=10).close()
     with pytest.raises(ConnectionRefusedError):

@@ -1,7 +1,7 @@
 """The server's side of Flower: broadcasts through its Grid, and a round that no client can hold up for ever."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from flwr.app import Message
@@ -9,12 +9,16 @@ from flwr.serverapp import Grid
 
 from fedpm.engines.base import Clients, Fault, Reply, Task
 from fedpm.engines.flower import Limits, messages, replies
+from fedpm.engines.flower.doorbell import Doorbell, NoBell
 from fedpm.engines.flower.node import Request
 from fedpm.errors import EngineError
 from fedpm.methods.base import ClientResult
 
 _AFTERLIFE = 60.0
 """Seconds for which Flower keeps a message after its round: an answer in this time is counted as late."""
+
+_SELDOM = 1.0
+"""Seconds between two looks at all nodes where each rings when it has answered."""
 
 _SILENCE = 10.0
 """Seconds of waiting for nodes of which nobody needs to be told."""
@@ -49,6 +53,7 @@ class Fleet:
         total: int,
         owned: Callable[[int], Sequence[int]] | None = None,
         pause: float = 0.25,
+        bell: Doorbell | None = None,
         say: Callable[[str], None] = print,
     ) -> None:
         self._grid, self._clients, self._limits, self._total = grid, clients, limits, total
@@ -58,6 +63,7 @@ class Fleet:
         self._overdue: dict[str, Pending] = {}  # broadcasts of earlier rounds
         self._last_node: dict[int, int] = {}  # the node of each client's last answer
         self._refused: list[Reply] = []  # claims of clients that are another node's, not yet told
+        self._bell, self._rings = bell or NoBell(), False
         self._begun = False
 
     @property
@@ -75,10 +81,9 @@ class Fleet:
             if task.client in nodes:
                 pending.update(self._send(Pending(task, nodes[task.client], round)))
         late: list[Reply] = []
-        for _ in self._polls(deadline):
-            if not pending:
-                break
-            for message, reply in self._pull([*pending, *self._overdue]):
+        for rung in self._polls(deadline) if pending else ():
+            awaited = {**pending, **self._overdue}.items()
+            for message, reply in self._pull([name for name, sent in awaited if rung is None or sent.node in rung]):
                 if message in self._overdue:
                     late += _late(self._overdue.pop(message), reply)
                     continue
@@ -87,6 +92,8 @@ class Fleet:
                     pending.update(self._send(replace(broadcast, full=True)))
                     continue
                 answers[broadcast.task.client] = self._settle(broadcast, reply)
+            if not pending:
+                break
         self._overdue.update(pending)
         for broadcast in pending.values():
             reason = f"no answer within {self._limits.deadline:g} s (flower.deadline)"
@@ -118,11 +125,13 @@ class Fleet:
         return {name: replace(pending, sent=pending.sent + len(broadcast)) for name in self._push(message)}
 
     def _push(self, message: Message) -> list[str]:
-        return [name for name in self._grid.push_messages([message]) if name]
+        names = [name for name in self._grid.push_messages([message]) if name]
+        self._bell.ring(message.metadata.dst_node_id)
+        return names
 
     def _pull(self, ids: list[str]) -> Iterator[tuple[str, ClientResult | Fault]]:
         """Yield what came in, by the message that it answers: the sender's own word is no proof."""
-        for reply in self._grid.pull_messages(ids):
+        for reply in self._grid.pull_messages(ids) if ids else ():
             yield reply.metadata.reply_to_message_id, replies.read_answer(reply)
 
     def _settle(self, broadcast: Pending, answer: ClientResult | Fault) -> Reply:
@@ -132,14 +141,19 @@ class Fleet:
             self._hosted.pop(broadcast.node, None)  # started anew with other clients: it is asked again
         return _reply(broadcast, answer)
 
-    def _polls(self, end: float) -> Iterator[None]:
-        """Let the caller look again and again, at first often and then every ``pause`` seconds, up to an end."""
+    def _polls(self, end: float) -> Iterator[Collection[int] | None]:
+        """Let the caller look up to an end at nodes that have rung, and at all (None) every ``pause`` seconds.
+
+        At first more often; but seldom if nodes ring: to find an answer that is still under way takes Flower a second.
+        """
         pause = 0.02
-        while time.monotonic() < end:
-            yield
-            time.sleep(max(0.0, min(pause, end - time.monotonic())))
+        yield None
+        while (left := end - time.monotonic()) > 0:
+            rung = self._bell.wait(min(_SELDOM if self._rings else pause, left))
+            self._rings = self._rings or bool(rung)
+            yield rung or None
             pause = min(1.5 * pause, self._pause)
-        yield  # once more at the very end
+        yield None  # once more at the very end
 
     # -- nodes --------------------------------------------------------------------------------------------
 

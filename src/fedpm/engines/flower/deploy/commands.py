@@ -36,7 +36,7 @@ def execute(command: str, arguments: list[str]) -> NoReturn:
     if command != "flower-supernode" or _QUESTIONS.intersection(arguments):
         sys.exit(supervise(line, quiet()))
     told: list[int] = []
-    with relayed(arguments, quiet()) as ours, preloaded(quiet()) as environment:
+    with relayed(arguments, quiet()) as (ours, of_apps), preloaded(of_apps) as environment:
         code = supervise([line[0], *ours], environment, told=told)
     if code in (0, 130) and not told:
         raise EngineError(

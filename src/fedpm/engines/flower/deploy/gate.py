@@ -10,7 +10,8 @@ import re
 import socket
 import ssl
 from asyncio import constants
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet
@@ -19,11 +20,12 @@ import httpcore
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from fedpm.engines.flower.deploy import bells
+from fedpm.engines.flower.deploy.answers import HOP_HEADERS, Answer, in_time, refuse, unless_gone
 from fedpm.engines.flower.deploy.packed import PackedTransport, Packing, agreed, offer
 
 CONNECTIONS = 500
@@ -39,10 +41,10 @@ SLOWEST = 20_000
 BODIES = 4
 """Bodies of the largest size that may be under way together."""
 _CALL = re.compile(r"[a-z-]+")
-_HOP_HEADERS = {b"connection", b"host", b"transfer-encoding", b"server", b"date", b"keep-alive", b"accept-encoding"}
-"""Headers that belong to one of the two connections, not to the message."""
 _QUESTION = 1000
 """Bytes that a question for messages has at most."""
+_NOTHING = {"pull-messages": b"0", "pull-object": b"2"}
+"""How long the SuperLink's answer is if there is no message, or if the server has yet to send it an object."""
 _UNREACHABLE = (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException)
 
 
@@ -50,12 +52,18 @@ class Passage:
     """Hands on the calls of SuperNodes, piece by piece, and answers all others with 404.
 
     With ``hold``, a SuperNode that asks for messages is answered when there is one, or after so many seconds:
-    it would wait for three seconds before it asks again, so the SuperLink is asked in its stead.
+    it would wait for three seconds before it asks again, so the SuperLink is asked in its stead. ``bell`` tells when.
     """
 
-    def __init__(self, server: str, authority: Path, largest: int, *, hold: float = 0.0) -> None:
-        self._server, self._largest, self._hold = server, largest, hold
+    held = frozenset(_NOTHING)
+    """Calls that may wait for their answer, which are short."""
+
+    def __init__(
+        self, server: str, authority: Path, largest: int, *, hold: float = 0.0, bell: bells.Bell | None = None
+    ) -> None:
+        self._server, self._largest, self._hold, self._bell = server, largest, hold, bell
         self._under_way = self._waiting = 0
+        self._rung: dict[bytes, asyncio.Event] = {}
         self._pool = httpcore.AsyncConnectionPool(
             ssl.create_default_context(cafile=authority),
             max_connections=CONNECTIONS if hold else 2,  # of a node: one that waits, and one for all else
@@ -63,34 +71,42 @@ class Passage:
             network_backend=None if hold else Packing(),
         )
 
+    @asynccontextmanager
+    async def open(self, _: Starlette) -> AsyncIterator[None]:
+        """Listen for what helps to answer, for as long as there is anybody to answer."""
+        if self._bell is not None and self._bell.fileno() >= 0:
+            asyncio.get_running_loop().add_reader(self._bell.fileno(), self._wake, self._bell)
+        yield
+
     async def forward(self, request: Request) -> Response:
         """Answer as the SuperLink does, or say why the call is not passed on."""
         call, length = request.path_params["call"], request.headers.get("content-length", "")
         if not _CALL.fullmatch(call):
-            return _refuse(404, "not a call of a SuperNode")
+            return refuse(404, "not a call of a SuperNode")
         if not length:  # which is a number, or h11 has refused it
-            return _refuse(411, "a call should tell its length")
+            return refuse(411, "a call should tell its length")
         if (size := int(length)) > self._largest:
-            return _refuse(413, f"{size} bytes: the gate passes on at most {self._largest}; see its option --largest")
+            return refuse(413, f"{size} bytes: the gate passes on at most {self._largest}; see its option --largest")
         if self._under_way + size > BODIES * self._largest:
-            return _refuse(503, "too much is under way: try again")
+            return refuse(503, "too much is under way: try again")
         self._under_way += size
-        body = _in_time(request.stream(), IDLE + size / SLOWEST)
+        body = in_time(request.stream(), IDLE + size / SLOWEST)
         try:
-            if call != "pull-messages" or size > _QUESTION:
-                return _Answer(await self._ask(request, body))
+            if call not in self.held or size > _QUESTION:
+                return Answer(await self.ask(request, body))
             question = b"".join([piece async for piece in body])
-            return _Answer(await _unless_gone(request, self._await_message(request, question)))
+            return Answer(await unless_gone(request, self.answer(call, request, question)))
         except (TimeoutError, ClientDisconnect):
-            return _refuse(408, f"the call should come at {SLOWEST} bytes per second or faster")
+            return refuse(408, f"the call should come at {SLOWEST} bytes per second or faster")
         except _UNREACHABLE as error:
             wrong = "certificate" in str(error).lower()  # which does not change: Flower gives up after a 500
-            return _refuse(500 if wrong else 503, f"the SuperLink does not answer: {error}")
+            return refuse(500 if wrong else 503, f"the SuperLink does not answer: {error}")
         finally:
             self._under_way -= size
 
-    async def _ask(self, request: Request, body: AsyncIterator[bytes] | bytes) -> httpcore.Response:
-        headers = [(name, value) for name, value in request.headers.raw if name not in _HOP_HEADERS]
+    async def ask(self, request: Request, body: AsyncIterator[bytes] | bytes) -> httpcore.Response:
+        """Pass a call on."""
+        headers = [(name, value) for name, value in request.headers.raw if name not in HOP_HEADERS]
         # else the answer might be packed, which costs more than it saves
         headers += [(b"host", self._server.encode()), (b"accept-encoding", b"identity")]
         url, patience = f"https://{self._server}{request.url.path}", 300.0 if self._hold else 40.0
@@ -98,76 +114,40 @@ class Passage:
         asked = httpcore.Request("POST", url, headers=headers, content=body, extensions={"timeout": seconds})
         return await self._pool.handle_async_request(asked)
 
-    async def _await_message(self, request: Request, question: bytes) -> httpcore.Response:
-        """Ask until there is a message: often for a few nodes, and for many no more often than they would ask.
+    async def answer(self, call: str, request: Request, question: bytes) -> httpcore.Response:
+        """Ask until there is something: often for a few nodes, and for many no more often than they would ask.
 
-        At first most often: a message follows an answer soon, or not for long.
+        At first most often: a message follows an answer soon, or not for long; and an object follows its message, of
+        which a node that comes too early would think for a second.
         """
-        clock, pause = asyncio.get_running_loop().time, 0.1
-        end = clock() + self._hold
+        clock, pause = asyncio.get_running_loop().time, 0.1 if call == "pull-messages" else 0.02
+        end, told = clock() + self._hold, call != "pull-messages"
+        rung = self._rung[question] = asyncio.Event()
         self._waiting += 1
         try:
             while True:
-                answer = await self._ask(request, question)
-                empty = answer.status == 200 and (b"content-length", b"0") in answer.headers
+                answer = await self.ask(request, question)
+                if answer.status == 200 and not told:
+                    bells.ring(bells.SERVER, question)
+                    told = True
+                empty = answer.status == 200 and (b"content-length", _NOTHING[call]) in answer.headers
                 if not empty or clock() >= end:
                     return answer
                 await answer.aread()
                 await answer.aclose()  # else the connection would never be free again
-                await asyncio.sleep(min(3.0, max(pause, self._waiting / 50)))
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(min(3.0, max(pause, self._waiting / 50))):
+                        await rung.wait()
+                rung.clear()
                 pause = min(1.2 * pause, 0.5)
         finally:
             self._waiting -= 1
+            if self._rung.get(question) is rung:
+                del self._rung[question]
 
-
-async def _unless_gone(request: Request, asking: Coroutine[Any, Any, httpcore.Response]) -> httpcore.Response:
-    """Break off if the one who asks goes away: a message that nobody waits for would be lost."""
-    answer, gone = asyncio.ensure_future(asking), asyncio.ensure_future(_leaves(request))
-    try:
-        await asyncio.wait({answer, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if not answer.done():
-            raise ClientDisconnect
-        return answer.result()
-    finally:
-        for task in (answer, gone):
-            if not task.done():
-                task.cancel()
-
-
-async def _leaves(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass  # the end of a body may be told twice
-
-
-class _Answer(StreamingResponse):
-    """The other side's answer, handed on; its connection is free again in any case, also if nobody takes it."""
-
-    def __init__(self, answer: httpcore.Response) -> None:
-        headers = {name.decode(): value.decode() for name, value in answer.headers if name.lower() not in _HOP_HEADERS}
-        super().__init__(answer.aiter_stream(), answer.status, headers)
-        self._answer = answer
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it."""
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            await self._answer.aclose()
-
-
-def _refuse(status: int, reason: str) -> Response:
-    return PlainTextResponse(reason, status, {"connection": "close"})  # a body that is still to come is not read
-
-
-async def _in_time(pieces: AsyncIterator[bytes], seconds: float) -> AsyncIterator[bytes]:
-    """Yield the pieces of a body, or raise TimeoutError if they do not all come in time."""
-    end = asyncio.get_running_loop().time() + seconds
-    while True:
-        async with asyncio.timeout_at(end):
-            piece = await anext(pieces, None)
-        if piece is None:
-            return
-        yield piece
+    def _wake(self, bell: bells.Bell) -> None:
+        for question in bell.heard().intersection(self._rung):
+            self._rung[question].set()
 
 
 class Impatient(H11Protocol):
@@ -222,21 +202,21 @@ class Door(socket.socket):
 def serve(listen: str, superlink: str, keys: Path, largest: int) -> None:
     """Serve until told to stop; ``keys`` holds ca.pem, server.pem and server.key, ``largest`` is in bytes."""
     host, _, port = listen.rpartition(":")
-    with Door(host, int(port)) as door:
-        run(Passage(superlink, keys / "ca.pem", largest, hold=HOLD), door, keys)
+    with Door(host, int(port)) as door, closing(bells.Bell(bells.GATE)) as bell:
+        run(Passage(superlink, keys / "ca.pem", largest, hold=HOLD, bell=bell), door, keys)
 
 
 def run(passage: Passage, door: socket.socket, keys: Path) -> None:
     """Let a passage serve whoever comes to a door."""
     constants.SSL_HANDSHAKE_TIMEOUT = IDLE  # uvicorn has no setting for it
     config = uvicorn.Config(
-        Starlette(routes=[Route("/v1/fleet/{call}", passage.forward, methods=["POST"])]),
+        Starlette(routes=[Route("/v1/fleet/{call}", passage.forward, methods=["POST"])], lifespan=passage.open),
         ssl_certfile=keys / "server.pem",
         ssl_keyfile=keys / "server.key",
         http=Impatient,
         ws="none",
         loop="asyncio",  # which calls Door.accept
-        lifespan="off",
+        lifespan="on",
         log_level="error",
         date_header=False,
         server_header=False,

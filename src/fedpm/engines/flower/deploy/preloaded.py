@@ -18,6 +18,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
+from fedpm.engines.flower.deploy.turns import await_turn
 from fedpm.processes import end_with_parent
 from fedpm.registry import load_parts
 
@@ -26,6 +27,7 @@ SOCKET = "FEDPM_PRELOADED"
 _COMMAND = "flwr-clientapp"
 _NEEDED = [
     "flwr.supernode.cli.flwr_clientapp",
+    "scipy.special",  # which some clients import when they need it: every fork would do so anew
     *(f"fedpm.engines.flower.deploy.{name}" for name in ("client", "identity", "settings", "worker")),
 ]
 _STUB = """#!{python} -IS
@@ -130,7 +132,8 @@ def _answer(connection: socket.socket) -> int:
     sys.argv = [_COMMAND, *request[4:].decode().split("\0")]
     connection.sendall(b"1")  # from here on the stub need not run the command itself
     connection.close()
-    flwr_clientapp()
+    with await_turn():
+        flwr_clientapp()
     return 0
 
 
@@ -173,6 +176,20 @@ def _work(channel: socket.socket, parent: int, job: bytes) -> int:
     return 0
 
 
+def _practise() -> None:
+    """Code a mask: numba, if installed, loads what it compiled, for which every fork would take half a second."""
+    import numpy as np
+
+    from fedpm.rng import Streams
+    from fedpm.wire.coders.base import Context
+    from fedpm.wire.coders.relative_entropy import RelativeEntropy
+    from fedpm.wire.theta import Theta
+
+    size = 64
+    belief = Theta(np.ones(size, np.uint32), 2)
+    RelativeEntropy().encode(np.full(size, 0.9, np.float32), Context(belief, Streams(0), (size,)), Streams(0))
+
+
 def main() -> None:
     """Import what clients need, and serve on a socket of this user's alone, for as long as the parent lives."""
     end_with_parent(int(sys.argv[1]))
@@ -182,6 +199,7 @@ def main() -> None:
     for name in _NEEDED:
         import_module(name)
     load_parts()
+    _practise()
     serve(door)
 
 
