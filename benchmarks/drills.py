@@ -138,7 +138,7 @@ def begin(out: Path) -> subprocess.Popen[bytes]:
     """Start a run, and return once it has begun its folder: before that there is nothing to lose."""
     process = subprocess.Popen([*COMMAND, *arguments_of(out)], stdout=subprocess.DEVNULL)
     while not out.exists() and process.poll() is None:
-        time.sleep(0.001)
+        time.sleep(0.005)
     return process
 
 

@@ -19,6 +19,8 @@ __all__ = ["studied"]
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background: programs under test would not hear Ctrl-C
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # as under nohup
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 settings.register_profile("suite", deadline=None)  # a busy machine is no fault
 settings.load_profile("suite")
 

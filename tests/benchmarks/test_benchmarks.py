@@ -145,5 +145,5 @@ def test_a_run_that_does_not_survive_is_named_and_ends_in_exit_code_1(capsys: py
 def test_a_killed_run_is_taken_up_and_ends_in_the_same_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = ("data.train_examples=100", "data.test_examples=20", "clients.total=2")
     monkeypatch.setattr(drills, "SETTINGS", (*drills.SETTINGS, *small))
-    killed = drills.kills(tmp_path, 1, seed=0)
+    killed = drills.kills(tmp_path, 1, seed=9)  # near the middle of the run: a later kill may come too late
     assert (killed.times, killed.survived) == (1, 1)

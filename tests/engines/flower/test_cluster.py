@@ -76,7 +76,7 @@ def cluster() -> Iterator[Cluster]:
 def test_a_cluster_trains_the_same_model_without_the_client_of_a_node_that_is_lost(
     cluster: Cluster, settings: list[str], tmp_path: Path
 ) -> None:
-    settings = [*settings, "rounds=2", "model.name=conv4-slim", f"flower.deadline={PATIENCE}", "local.epochs=200"]
+    settings = [*settings, "rounds=2", "model.name=conv4-slim", f"flower.deadline={PATIENCE}", "local.epochs=80"]
     log = tmp_path / "run/rounds.jsonl"
     with cluster.start(tmp_path / "run", *settings) as process:
         while not (log.exists() and log.read_text()) and process.poll() is None:
