@@ -6,7 +6,7 @@ DEV := .venv/dev
 DOCS := .venv/docs
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-# Whole files to one process, so that what they train is trained once, the longest first (tests/conftest.py).
+# Which process gets which files, and in which order, is said in tests/conftest.py.
 JOBS ?= 2
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 COVERED := -p tests.covered

@@ -25,19 +25,32 @@ settings.register_profile("suite", deadline=None)  # a busy machine is no fault
 settings.load_profile("suite")
 
 
-LONGEST = (
-    "test_fleet.py", "test_cluster.py", "test_simulation.py", "test_pages.py", "test_docs.py", "test_engines.py",
-    "test_runner.py",
-)  # fmt: skip
+FLEETS = ("test_fleet.py", "test_cluster.py", "test_simulation.py")
+"""What starts many processes and waits for them: one after another, beside what computes all the time."""
+LONGEST = (*FLEETS, "test_docs.py", "test_pages.py", "test_engines.py", "test_runner.py")
+
+
+@pytest.hookimpl(optionalhook=True)  # there is none without xdist
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Give whole files to one process, so that what they train is trained once, and all fleets to the same one."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return "fleets" if file.endswith(FLEETS) else file
+
+    return Scheduling(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the files that take longest, so that processes which share the suite by files end together."""
-    order = {"flower": 0, "slow": 1}
-    first: dict[Path, tuple[bool, int]] = {}
+    order, ranks = {"flower": 0, "slow": 1}, {name: rank for rank, name in enumerate(LONGEST)}
+    first: dict[Path, tuple[int, int]] = {}
     for item in items:
-        marks = [(item.path.name not in LONGEST, order.get(mark.name, 2)) for mark in item.iter_markers()]
-        first[item.path] = min([first.get(item.path, (True, 2)), *marks])
+        rank = ranks.get(item.path.name, len(LONGEST))
+        marks = [(rank, order.get(mark.name, 2)) for mark in item.iter_markers()]
+        first[item.path] = min([first.get(item.path, (rank, 2)), *marks])
     items.sort(key=lambda item: first[item.path])
 
 
