@@ -134,7 +134,7 @@ def test_what_is_of_the_wrong_kind_is_one_sentence(given: dict[str, Any], senten
 
 
 def test_a_network_in_the_place_of_settings_is_told_on_one_line() -> None:
-    with pytest.raises(ConfigError, match=r"^model = Sequential\(.*…: should be a valid dictionary.*$") as error:
+    with pytest.raises(ConfigError, match=r"^model = Sequential\(.*…: is a table, of keys and values.*$") as error:
         fedpm.run(model=small_net())
     assert len(str(error.value).splitlines()) == 1
 
