@@ -15,6 +15,7 @@ from fedpm.errors import ArtifactError, ConfigError
 from fedpm.files import write_atomically
 from fedpm.model import nets
 from fedpm.model.file import MAX_PARAMETERS, Model
+from fedpm.model.kinds import check_network
 
 
 class WeightsHeader(BaseModel):
@@ -123,4 +124,5 @@ def load(path: Path | str, net: nn.Module | None = None, *, packed: bool = False
         net: your network, if the model is of one of your own; its values do not matter, only its form.
         packed: keep 2 bits a weight in memory and unpack a layer whenever it is called; for masks.
     """
+    check_network(net)
     return open_model(path).module(net, packed=packed)
