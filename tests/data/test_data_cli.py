@@ -1,6 +1,7 @@
 """fedpm data, and runs on data from files, as a user types them."""
 
 import os
+import re
 import subprocess
 import sys
 import urllib.request
@@ -79,6 +80,19 @@ def test_show_prints_figures_and_draws_a_sheet(cli: Command, tmp_path: Path) -> 
     assert f"mean      {pixels.mean():.4f}" in done.stdout
     assert f"std       {pixels.std():.4f}" in done.stdout
     assert imread(tmp_path / "new" / "sheet.png").std() > 0.1
+
+
+def test_show_of_a_table_tells_columns_apart(cli: Command, tmp_path: Path) -> None:
+    rows = "".join(f"{place % 2},{1000 + place % 2},{place % 2}\n" for place in range(40))
+    (tmp_path / "small.csv").write_text(f"a,b,label\n{rows}")
+    assert re.search(
+        r"mean      0\.5\d+ 1000\.5\d+  \(of the training inputs, a column\)", cli("data", "show", "small.csv").stdout
+    )
+    wide = "".join(",".join(str(place % 2 + column) for column in range(10)) + "\n" for place in range(40))
+    (tmp_path / "wide.csv").write_text(
+        f"{','.join('abcdefghi')},label\n{wide}".replace(",9\n", ",0\n").replace(",10\n", ",1\n")
+    )
+    assert re.search(r"mean      0\.5\d+ to 8\.5\d+  ", cli("data", "show", "wide.csv").stdout)
 
 
 def test_show_writes_only_where_it_is_told_and_over_nothing(cli: Command, tmp_path: Path) -> None:
