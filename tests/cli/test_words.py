@@ -70,7 +70,7 @@ def test_a_word_of_no_option_is_told_how_it_was_meant(words: str, sentence: str)
         ("data shwo", "there is no such command; did you mean show?"),
         ("run --preset quikstart", "there is no such preset; did you mean quickstart?"),
         ("study run codres", "there is no such study; did you mean coders?"),
-        ("data show minst", "neither a folder nor a data set; did you mean mnist?"),
+        ("data show minst", "neither a folder, a file nor a data set; did you mean mnist?"),
         ("keys locl", "no key begins so; did you mean local?"),
         ("run --preste x", "Did you mean"),
     ],

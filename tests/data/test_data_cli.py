@@ -160,7 +160,7 @@ def test_show_prints_and_draws_splits(options: list[str], expected: str, cli: Co
 
 
 SHOW_FAULTS = [
-    (["nothing"], "nothing: neither a folder nor a data set; there are: digits, mnist"),
+    (["nothing"], "nothing: neither a folder, a file nor a data set; there are: digits, mnist"),
     (["digits", "--split", "classes"], "classes with data.classes_per_client"),
     (["digits", "--split", "iid", "--clients", "2000"], "there are only 1438 training examples"),
     (["digits", "--split", "classes", "--classes-per-client", "1", "--clients", "9"], "so that some would be lost"),

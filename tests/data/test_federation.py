@@ -373,7 +373,7 @@ def test_the_command_line_takes_clients_as_given(cli: Command, tmp_path: Path) -
         assert done.code == 0, done.stderr
         assert '"names": ["oslo", "bergen"]' in (tmp_path / name / "rounds.jsonl").read_text()
         judged = cli("model", "eval", name)
-        assert judged.stdout.endswith("on the test part of table\n"), judged.stderr
+        assert re.search(r"on the test part of table, \d+ examples\n$", judged.stdout), judged.stderr
         (tmp_path / "table.csv").write_text(
             re.sub(r",([012]),(?=[ob])", r",\1.5,", (tmp_path / "table.csv").read_text())
         )

@@ -197,7 +197,7 @@ def load_dataset(name: Path | str, data_dir: Path | str | None = None) -> Datase
     if name in DATASETS:
         return DATASETS[str(name)](data_dir)
     if not Path(name).exists():
-        raise DataError(f"{name}: neither a folder nor a data set; {choices(str(name), DATASETS)}")
+        raise DataError(f"{name}: neither a folder, a file nor a data set; {choices(str(name), DATASETS)}")
     return folder(name)
 
 
