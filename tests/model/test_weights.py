@@ -38,6 +38,13 @@ def test_a_class_in_the_place_of_a_network_is_told(weights: Path) -> None:
         fedpm.load(weights, net=kind)
 
 
+def test_a_folder_of_runs_is_told_to_name_one(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    some_model().save(tmp_path / "run" / "model.fedpm")
+    with pytest.raises(ArtifactError, match=rf"give a run in it, such as {tmp_path / 'run'}$"):
+        open_model(tmp_path)
+
+
 def test_weights_load_with_and_without_fedpm(weights: Path) -> None:
     expected = some_model().module()(X)
     net = build("conv4-slim", (1, 8, 8), 10)

@@ -112,7 +112,9 @@ def open_model(path: Path | str) -> Model | Weights:
         files = [path / kind.name for kind in (Model, Weights)]
         path = next((file for file in files if file.is_file()), path)
         if path.is_dir():
-            raise ArtifactError(f"{path}: holds no {Model.name} or {Weights.name}; a run writes it when it ends")
+            below = sorted(file.parent.name for kind in (Model, Weights) for file in path.glob(f"*/{kind.name}"))
+            remedy = f"give a run in it, such as {path / below[0]}" if below else "a run writes it when it ends"
+            raise ArtifactError(f"{path}: holds no {Model.name} or {Weights.name}; {remedy}")
     return Weights.open(path) if path.suffix == ".safetensors" else Model.open(path)
 
 
