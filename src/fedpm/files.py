@@ -4,6 +4,8 @@ import os
 import secrets
 from pathlib import Path
 
+from fedpm.errors import ArtifactError
+
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
 _MORE = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 
@@ -13,6 +15,8 @@ def write_atomically(path: Path, data: bytes, *, mode: int = 0o666) -> None:
 
     The file is new, and its permissions are ``mode`` (less the user's mask) from its first moment on.
     """
+    if not path.parent.is_dir():
+        raise ArtifactError(f"{path}: there is no folder {path.parent} to write to; make it first")
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
     try:
         _write(temporary, _NEW, mode, data)

@@ -136,6 +136,8 @@ def test_a_run_goes_on_longer(undisturbed: Path, tmp_path: Path) -> None:
     assert re.search(r"after (\d of )?6 rounds in", done.stdout)
     assert (out / "model.fedpm").read_bytes() == (undisturbed / "model.fedpm").read_bytes()
     assert rounds_without_times(out) == rounds_without_times(undisturbed)
+    done = fedpm("run", "--resume", out)
+    assert done.stdout.endswith("This run had ended before; to go on longer, add --set rounds=N.\n")
     done = fedpm("run", "--resume", out, "--set", "rounds=3")
     assert (done.code, done.stderr) == (2, "fedpm: rounds = 3: this run has done 6 already; give at least 6\n")
 
@@ -152,7 +154,13 @@ def test_all_config_errors_at_once_and_exit_code_two() -> None:
     [
         (["run", "--preset", "x"], 2, "no such preset"),
         (["run", "--preset", "quickstart", "--config", "c.toml"], 2, "give only one"),
-        (["run", "--resume", "nowhere"], 1, "not a run folder"),
+        (["run", "--resume", "nowhere"], 1, "nowhere is not a run folder, for it does not exist: give that of a run"),
+        (["run", "--resume", "."], 1, "not a run folder, for it has no config.toml"),
+        (
+            ["run", "--set", "data.name=own"],
+            2,
+            "comes from Python only; give it there: fedpm.run(data=…) for a new run",
+        ),
         (["run", "--resume", "nowhere", "--device", "cpu"], 2, "give nothing beside it but --workers"),
         (["run", "--resume", "nowhere", "--set", "rounds"], 2, "--set rounds: should be KEY=VALUE"),
         (["run", "--device", "cuda:77"], 2, "device = 'cuda:77'"),

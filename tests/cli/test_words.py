@@ -44,13 +44,33 @@ def test_a_key_given_as_an_option_is_shown_with_set(words: str, sentence: str) -
 
 
 @pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("run --set rounds 5", "--set rounds 5: should be one word, KEY=VALUE: --set rounds=5"),
+        ("run --set rounds = 5", "--set rounds =: should be one word, KEY=VALUE: --set rounds=5"),
+        ("run --set rounds =5", "--set rounds =5: should be one word, KEY=VALUE: --set rounds=5"),
+        ("run --set rounds= 5", "--set rounds= 5: should be one word, KEY=VALUE: --set rounds=5"),
+        ("run --set rounds=5 workers=1", "workers=1: settings are given with --set: --set workers=1"),
+        ("run quickstart", "quickstart: a preset is named with --preset: --preset quickstart"),
+        (
+            "run --out x mnist",
+            "mnist: belongs to no option; settings are --set KEY=VALUE, and --help lists the options",
+        ),
+    ],
+)
+def test_a_word_of_no_option_is_told_how_it_was_meant(words: str, sentence: str) -> None:
+    done = fedpm(*words.split())
+    assert (done.code, done.stdout, done.stderr) == (2, "", f"fedpm: {sentence}\n")
+
+
+@pytest.mark.parametrize(
     ("words", "meant"),
     [
         ("rnu", "there is no such command; did you mean run?"),
         ("data shwo", "there is no such command; did you mean show?"),
         ("run --preset quikstart", "there is no such preset; did you mean quickstart?"),
         ("study run codres", "there is no such study; did you mean coders?"),
-        ("data show minst", "neither a folder nor a data set; did you mean mnist?"),
+        ("data show minst", "neither a folder, a file nor a data set; did you mean mnist?"),
         ("keys locl", "no key begins so; did you mean local?"),
         ("run --preste x", "Did you mean"),
     ],

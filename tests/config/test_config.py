@@ -14,21 +14,29 @@ from fedpm.registry import METHODS
     [
         ("clients.sampled=20", "clients.sampled = 20 should be at most clients.total = 10"),
         ("clients.rho=0.0", "clients.rho = 0.0: should be greater than 0"),
-        ("clients.rho=1.5", "clients.rho = 1.5: should be less than or equal to 1"),
+        ("clients.rho=1.5", "clients.rho = 1.5: should be at most 1"),
         ("local.lr=-0.1", "local.lr = -0.1: should be greater than 0"),
         ("rounds=0", "rounds = 0: should be greater than 0"),
-        ("rounds=ten", "rounds = 'ten': should be a valid integer"),
-        ("rounds=2.5", "rounds = 2.5: should be a valid integer"),
-        ("seed=-1", "seed = -1: should be greater than or equal to 0"),
+        ("rounds=ten", "rounds = 'ten': should be a whole number"),
+        ("rounds=2.5", "rounds = 2.5: should be a whole number"),
+        ("seed=-1", "seed = -1: should be at least 0"),
         ("workers=0", "workers = 0 should be 'auto' or at least 1"),
         ("aggregation.reset_every=0", "aggregation.reset_every = 0 should be 'auto' or at least 1"),
         ("aggregation.lam0=0", "aggregation.lam0 = 0: should be greater than 0"),
         ("eden.bits=1.5", "eden.bits = 1.5 should be 2, or at most 1"),
-        ("local.lr_decay=1.5", "local.lr_decay = 1.5: should be less than or equal to 1, or should be 'auto'"),
+        ("local.lr_decay=1.5", "local.lr_decay = 1.5: should be at most 1, or should be 'auto'"),
         ("dense.optimiser=lbfgs", "dense.optimiser = 'lbfgs': should be 'auto', 'sgd' or 'adam'"),
         ("algorithm=magic", "algorithm = 'magic': should be 'fedpm'"),
         ("nonsense=1", "nonsense = 1: unknown key"),
         ("local.epoch=1", "local.epoch = 1: unknown key; did you mean local.epochs?"),
+        ("locals.epochs=1", "locals = {'epochs': 1}: unknown table; did you mean local?"),
+        (
+            "clients=5",
+            'clients = 5: is a table, of keys and values: clients={"total": …} in Python, --set clients.total=…',
+        ),
+        ("data.name=mnits", "'folder' or 'own'; did you mean 'mnist'?"),
+        ("keep=first", "keep = 'first': should be 'last' or 'best'"),
+        ("tensorboard=perhaps", "tensorboard = 'perhaps': should be a truth value, true or false"),
         ("rounds.x=1", "rounds is a single value"),
         ("rounds", "--set rounds: should be KEY=VALUE"),
     ],
@@ -61,6 +69,11 @@ def test_toml_round_trip_is_complete(tmp_path: Path) -> None:
     config = load("quickstart", ["clients.sampled=3", "data.train_examples=500", "local.lr=0.05"])
     (tmp_path / "c.toml").write_text(to_toml(config))
     assert load(tmp_path / "c.toml") == config
+
+
+def test_a_preset_in_the_place_of_a_file_is_told() -> None:
+    with pytest.raises(ConfigError, match=r"the preset of that name is --preset quickstart$"):
+        load(Path("quickstart"))
 
 
 def test_every_preset_is_valid_and_described() -> None:

@@ -1,6 +1,7 @@
 """fedpm data, and runs on data from files, as a user types them."""
 
 import os
+import re
 import subprocess
 import sys
 import urllib.request
@@ -81,6 +82,19 @@ def test_show_prints_figures_and_draws_a_sheet(cli: Command, tmp_path: Path) -> 
     assert imread(tmp_path / "new" / "sheet.png").std() > 0.1
 
 
+def test_show_of_a_table_tells_columns_apart(cli: Command, tmp_path: Path) -> None:
+    rows = "".join(f"{place % 2},{1000 + place % 2},{place % 2}\n" for place in range(40))
+    (tmp_path / "small.csv").write_text(f"a,b,label\n{rows}")
+    assert re.search(
+        r"mean      0\.5\d+ 1000\.5\d+  \(of the training inputs, a column\)", cli("data", "show", "small.csv").stdout
+    )
+    wide = "".join(",".join(str(place % 2 + column) for column in range(10)) + "\n" for place in range(40))
+    (tmp_path / "wide.csv").write_text(
+        f"{','.join('abcdefghi')},label\n{wide}".replace(",9\n", ",0\n").replace(",10\n", ",1\n")
+    )
+    assert re.search(r"mean      0\.5\d+ to 8\.5\d+  ", cli("data", "show", "wide.csv").stdout)
+
+
 def test_show_writes_only_where_it_is_told_and_over_nothing(cli: Command, tmp_path: Path) -> None:
     shown = cli("data", "show", "digits")
     assert shown.code == 0
@@ -146,7 +160,7 @@ def test_show_prints_and_draws_splits(options: list[str], expected: str, cli: Co
 
 
 SHOW_FAULTS = [
-    (["nothing"], "nothing: neither a folder nor a data set; there are: digits, mnist"),
+    (["nothing"], "nothing: neither a folder, a file nor a data set; there are: digits, mnist"),
     (["digits", "--split", "classes"], "classes with data.classes_per_client"),
     (["digits", "--split", "iid", "--clients", "2000"], "there are only 1438 training examples"),
     (["digits", "--split", "classes", "--classes-per-client", "1", "--clients", "9"], "so that some would be lost"),

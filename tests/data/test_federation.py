@@ -220,7 +220,8 @@ def spoilt(value: float) -> Array:
         ((X, Y[:9]), "client oslo: 30 inputs and 9 labels"),
         ((spoilt(np.nan), Y), "client oslo: inputs hold NaN or infinite values, the first (nan) in input 7"),
         ((X[:, :3], Y), "client oslo: an input is float32 of shape (3,), and at client bergen float32 of shape (4,)"),
-        ((X, Y - 1), "client oslo: a label is -1"),
+        ((X, Y - 1), "client oslo: a label is -1; classes should be numbered 0, 1, …, and numbers be floats"),
+        (0.2, "client oslo: 0.2 is a share, and only fedpm.federation takes one"),
         ((X, Y / 2), "client oslo: labels are numbers, and those of client bergen integers"),
         ((X, Y + 0j), "client oslo: labels should be integers from 0, words, truth values or numbers"),
         ((X, np.where(Y == 1, np.nan, Y)), "client oslo: label 1 holds NaN or infinite values"),
@@ -229,7 +230,7 @@ def spoilt(value: float) -> Array:
         (Counted(spoilt(np.inf), Y), "client oslo: input 7 holds NaN or infinite"),
         (Counted(X[:0], Y[:0]), "client oslo: 0 examples"),
         (None, "client oslo: a NoneType holds no examples"),
-        ("nowhere.csv", "client oslo: nowhere.csv cannot be read"),
+        ("nowhere.csv", "client oslo: nowhere.csv: cannot read this file (No such file or directory)"),
         ("nowhere.npz", "client oslo: nowhere.npz: there is no such file"),
         ("nowhere", "client oslo: nowhere is neither"),
         ((X, Y * 10**12), "client oslo: a label is 2000000000000; labels should be integers from 0, one a class"),
@@ -372,7 +373,7 @@ def test_the_command_line_takes_clients_as_given(cli: Command, tmp_path: Path) -
         assert done.code == 0, done.stderr
         assert '"names": ["oslo", "bergen"]' in (tmp_path / name / "rounds.jsonl").read_text()
         judged = cli("model", "eval", name)
-        assert judged.stdout.endswith("on the test part of table\n"), judged.stderr
+        assert re.search(r"on the test part of table, \d+ examples\n$", judged.stdout), judged.stderr
         (tmp_path / "table.csv").write_text(
             re.sub(r",([012]),(?=[ob])", r",\1.5,", (tmp_path / "table.csv").read_text())
         )

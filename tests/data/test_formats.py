@@ -184,12 +184,12 @@ def test_own_folder_never_loads_objects(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda f: (f / "test_y.npy").unlink(), "test_y is missing"),
+        (lambda f: (f / "test_y.npy").unlink(), "there is no test_y; a folder should hold"),
         (lambda f: np.savez(f / "more.npz", a=np.zeros(1)), "one .npz file, or .npy files only"),
         (lambda f: (f / "train_x.npy").write_bytes((f / "train_x.npy").read_bytes()[:500]), "not readable as arrays"),
         (lambda f: (f / "train_x.npy").write_bytes(b""), "not readable as arrays"),
         (lambda f: np.save(f / "train_y.npy", np.arange(19)), "20 inputs and 19 labels"),
-        (lambda f: np.save(f / "train_y.npy", np.full(20, -1)), "integers from 0"),
+        (lambda f: np.save(f / "train_y.npy", np.full(20, -1)), "a label is -1; classes should be numbered"),
         (lambda f: np.save(f / "train_x.npy", np.array(["a"] * 20)), "inputs should be an array of numbers"),
         (lambda f: np.save(f / "train_x.npy", np.float32(1)), "inputs should be an array of numbers"),
         (lambda f: np.save(f / "train_y.npy", np.int64(1)), "labels should be integers from 0"),

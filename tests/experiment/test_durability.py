@@ -74,6 +74,11 @@ def test_a_temporary_name_that_somebody_planted_is_not_written_through(
     assert victim.read_text() == "mine"
 
 
+def test_a_file_in_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match=r"new/model.fedpm: there is no folder .*/new to write to; make it first"):
+        write_atomically(tmp_path / "new" / "model.fedpm", b"")
+
+
 def test_a_run_that_ended_before_it_began_can_be_begun_again(data: Dataset, tmp_path: Path) -> None:
     out = tmp_path / "run"
     RunFolder.create(out, "rounds = 1").close()

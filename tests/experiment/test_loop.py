@@ -1,4 +1,5 @@
 import json
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -206,6 +207,11 @@ def test_resuming_a_finished_run_changes_and_starts_nothing(data: Dataset, tmp_p
 def test_results_are_never_overwritten(small_run: tuple[Path, fedpm.Result], data: Dataset) -> None:
     with pytest.raises(ArtifactError, match="exists and is not empty"):
         fedpm.run(small_config(), net=small_net(), data=data, out=small_run[0])
+    file = small_run[0] / "config.toml"
+    with pytest.raises(
+        ArtifactError, match=r"config.toml is a file: choose another folder with --out \(out= in Python\)$"
+    ):
+        fedpm.run(small_config(), net=small_net(), data=data, out=file)
 
 
 def test_resume_refuses_what_does_not_belong(tmp_path: Path, data: Dataset) -> None:
@@ -294,7 +300,10 @@ def test_norm_layers_and_own_frozen_parameters_survive_the_model_file(data: Data
 @pytest.mark.parametrize(
     ("net", "words"),
     [
-        (nn.Linear(5, 10), r"cannot take an input of digits \(data.name\), of shape \(1, 8, 8\)"),
+        (
+            nn.Linear(5, 10),
+            r"cannot take an input of digits \(data.name\), of shape \(1, 8, 8\).*begin with nn.Flatten",
+        ),
         (nn.Sequential(nn.Flatten(), nn.Linear(64, 9)), r"it should be \(1, 10\): .* the 10 classes of digits"),
         (nn.Conv2d(1, 10, 3), r"output of shape \(1, 10, 6, 6\)"),
     ],
@@ -302,6 +311,20 @@ def test_norm_layers_and_own_frozen_parameters_survive_the_model_file(data: Data
 def test_a_network_that_does_not_fit_the_data_is_refused(net: nn.Module, words: str, data: Dataset) -> None:
     with pytest.raises(ConfigError, match=words):
         fedpm.run(small_config(), net=net, data=data)
+
+
+def test_outputs_that_stand_for_no_class_are_told(data: Dataset) -> None:
+    def flat(outputs: int) -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, outputs))
+
+    parts = [(part.x, part.y % 2) for part in (data.train, data.test)]
+    words = "the network gives 5 scores, and your data have 2 classes: scores 2 to 4 stand for none; let its last layer"
+    with pytest.warns(UserWarning, match=words):
+        fedpm.run(small_config(rounds=1), net=flat(5), data=fedpm.dataset(*parts))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fedpm.run(small_config(rounds=1), net=flat(5), data=fedpm.dataset(*parts, classes=tuple("abcde")))
+        fedpm.run(small_config(rounds=1), net=flat(2), data=fedpm.dataset(*parts))
 
 
 def test_labels_that_do_not_begin_at_0_are_told(data: Dataset) -> None:

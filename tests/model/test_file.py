@@ -268,6 +268,20 @@ def test_provenance_of_a_wrong_type_is_one_sentence(tmp_path: Path, provenance: 
     assert fedpm_command("model", "inspect", file).code == 0
 
 
+def test_data_of_other_classes_are_not_scored(small_run: tuple[Path, fedpm.Result], tmp_path: Path) -> None:
+    digits = fedpm.load_dataset("digits").test
+    told = {}
+    for name, labels in (("words", np.array(["well", "sick"])[digits.y % 2]), ("numbers", digits.y % 2)):
+        np.savez(tmp_path / f"{name}.npz", x=digits.x, y=labels)
+        data = ["--data", str(tmp_path / f"{name}.npz"), "--net", "tests.conftest:small_net"]
+        told[name] = fedpm_command("model", "eval", small_run[0], *data)
+    assert told["words"].stderr == (
+        "fedpm: the classes of words are sick, well, and those of the model 0, 1, 2, 3, 4, 5, 6, 7, 8, 9; give data "
+        "with the model's classes, in that order\n"
+    )
+    assert told["numbers"].code == 0, told["numbers"].stderr
+
+
 @pytest.mark.parametrize("algorithm", ["fedpm", "fedavg"])
 def test_the_command_scores_and_exports_a_network_of_ones_own(
     algorithm: str, small_run: tuple[Path, fedpm.Result], data: Dataset, tmp_path: Path

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -29,6 +30,19 @@ def weights(tmp_path: Path) -> Path:
     done = command("model", "export", tmp_path / "model.fedpm", "--torch", file)
     assert done.code == 0, done.stderr
     return file
+
+
+def test_a_class_in_the_place_of_a_network_is_told(weights: Path) -> None:
+    kind: Any = nn.Linear
+    with pytest.raises(ConfigError, match="net: Linear is a class; give a network of it"):
+        fedpm.load(weights, net=kind)
+
+
+def test_a_folder_of_runs_is_told_to_name_one(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    some_model().save(tmp_path / "run" / "model.fedpm")
+    with pytest.raises(ArtifactError, match=rf"give a run in it, such as {tmp_path / 'run'}$"):
+        open_model(tmp_path)
 
 
 def test_weights_load_with_and_without_fedpm(weights: Path) -> None:

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -39,6 +40,16 @@ def test_latex_escapes_what_latex_would_read() -> None:
     assert r"$\rho$ & v & v (paper) \\" in text
     assert r"a\_b & 0.5 $\pm$ 0.1 & 1 \\" in text
     assert r"\begin{tabular}{lrr}" in text
+
+
+def test_columns_that_belong_together_have_a_heading() -> None:
+    head = ["algorithm", "accuracy", "bpp up", "bpp down", "MB", "MB to 0.9", "seeds"]
+    above, below = Table("x", "", "", head, 1, []).to_html().partition("<thead>")[2].split("</tr><tr>")
+    assert re.findall(r">([^<]+)<", above) == [
+        "algorithm", "accuracy", "bits per parameter and client", "MB of all clients, both ways", "seeds",
+    ]  # fmt: skip
+    assert re.findall(r">([^<]+)<", below) == ["up", "down", "in all", "to 0.9"]
+    assert re.findall(r'(?:row|col)span="(\d)"', above) == ["2"] * 5  # two rows, or two columns
 
 
 def test_html_is_escaped() -> None:

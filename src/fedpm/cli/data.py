@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(name="data", cls=Group, help="Data sets: what there is, get one, look at one.", no_args_is_help=True)
 console = Console(soft_wrap=True, highlight=False, markup=False)
+_MOST = 8  # channels or columns that are listed one by one
 
 DataDir = Annotated[
     Path | None, typer.Option(help="Folder with the files (default: FEDPM_DATA, else fedpm in the cache folder).")
@@ -116,6 +117,13 @@ def _check_picture(path: Path) -> None:
     require("report", "a picture", "matplotlib")
 
 
+def _figures(values: list[float]) -> str:
+    """Return figures of channels or columns; of many, the least and the greatest."""
+    if len(values) > _MOST:
+        return f"{min(values):.4f} to {max(values):.4f}"
+    return " ".join(f"{value:.4f}" for value in values)
+
+
 def describe(dataset: Dataset) -> str:
     """Return a data set in figures."""
     y, each = (
@@ -134,8 +142,9 @@ def describe(dataset: Dataset) -> str:
         f"input     {'×'.join(map(str, dataset.input_shape))} {dataset.train.x.dtype}",
     ]
     mean, std = dataset.channel_statistics()
-    lines.append(f"mean      {' '.join(f'{value:.4f}' for value in mean)}  (of the training inputs, a channel)")
-    lines.append(f"std       {' '.join(f'{value:.4f}' for value in std)}")
+    kind = "column" if len(dataset.input_shape) == 1 else "channel"
+    lines.append(f"mean      {_figures(mean)}  (of the training inputs, a {kind})")
+    lines.append(f"std       {_figures(std)}")
     return "\n".join(lines)
 
 

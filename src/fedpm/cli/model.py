@@ -15,8 +15,11 @@ from fedpm.cli.parsing import Group
 from fedpm.errors import ConfigError, printable
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import nn
 
+    from fedpm.data.datasets import Dataset
     from fedpm.model.file import Model
     from fedpm.model.weights import Weights
 
@@ -116,10 +119,24 @@ def evaluate_model(
         )
     said = model.header.provenance.get("config", {}).get("task", {})
     task, _, _ = task_of(said.get("loss", "auto"), said.get("metrics", []), labelled=dataset.labelled)
+    if dataset.labelled:
+        _check_classes(model.header.classes, dataset)
     score = evaluate(model.module(network, packed=packed), dataset.test, torch.device("cpu"), task)
     figures = {**score.values, "loss": score.loss}
     shown = "  ".join(f"{escape(name)} {value:.4f}" for name, value in figures.items())
-    console.print(f"{shown}  on the test part of {escape(dataset.name)}", highlight=False)
+    part = f"the test part of {escape(dataset.name)}, {len(dataset.test):,} examples"
+    console.print(f"{shown}  on {part}", highlight=False)
+
+
+def _check_classes(known: Sequence[str], dataset: Dataset) -> None:
+    """Refuse data whose classes are others than the model's, or numbered otherwise: the score would say nothing."""
+    found = dataset.classes
+    numbers = found == tuple(map(str, range(len(found)))) and len(found) <= len(known)
+    if found != tuple(known[: len(found)]) and not numbers:
+        raise ConfigError(
+            f"the classes of {dataset.name} are {', '.join(found[:12])}, and those of the model "
+            f"{', '.join(known[:12])}; give data with the model's classes, in that order"
+        )
 
 
 def _trained_on(provenance: dict[str, Any]) -> str | None:

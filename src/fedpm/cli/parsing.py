@@ -29,7 +29,34 @@ class SettingsCommand(TyperCommand):
             if option.startswith("--") and option not in options and not ctx.resilient_parsing:
                 value = value if equals or following.startswith("-") else following
                 self._suggest(option.removeprefix("--"), value, options)
+        if not ctx.resilient_parsing and not any(parameter.param_type_name == "argument" for parameter in self.params):
+            self._refuse_words(args)
         return super().parse_args(ctx, args)
+
+    def _refuse_words(self, args: list[str]) -> None:
+        """Refuse words that belong to no option, and say how they were likely meant."""
+        flags = {
+            option for parameter in self.params if getattr(parameter, "is_flag", False) for option in parameter.opts
+        }
+        for place, word in enumerate(args):
+            option = args[place - 1] if place else ""
+            if word.startswith("-") or (option.startswith("-") and "=" not in option and option not in flags):
+                continue
+            before = args[place - 1] if place > 1 and args[place - 2] == "--set" else ""
+            value = next((later for later in args[place:] if later != "="), "VALUE").removeprefix("=")
+            if before and (word.startswith("=") or "=" not in before.removesuffix("=")):
+                meant = f"{before.removesuffix('=')}={value}"
+                raise ConfigError(f"--set {before} {word}: should be one word, KEY=VALUE: --set {meant}")
+            self._refuse_word(word)
+
+    def _refuse_word(self, word: str) -> None:
+        from fedpm.config import presets
+
+        if word in presets():
+            raise ConfigError(f"{word}: a preset is named with --preset: --preset {word}")
+        if "=" in word:
+            raise ConfigError(f"{word}: settings are given with --set: --set {word}")
+        raise ConfigError(f"{word}: belongs to no option; settings are --set KEY=VALUE, and --help lists the options")
 
     def _suggest(self, name: str, value: str, options: set[str]) -> None:
         from fedpm.config import describe

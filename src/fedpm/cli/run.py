@@ -77,7 +77,10 @@ def _resume(folder: Path, overrides: list[str]) -> None:
     from fedpm.experiment import api
 
     settings = dict(map(configs.pair, overrides))
+    ended = (folder / "summary.json").is_file() and not configs.LENGTH & settings.keys()
     _watched(folder, lambda: api.resume(folder, progress=True, **settings))
+    if ended:
+        console.print("This run had ended before; to go on longer, add --set rounds=N.")
 
 
 def _watched(folder: Path, start: Callable[[], Result]) -> None:

@@ -11,6 +11,15 @@ from fedpm.registry import AGGREGATORS, CODERS, ENGINES, METHODS, Registry, Sett
 
 PARTS = {parts.key: parts for parts in (METHODS, CODERS, AGGREGATORS, ENGINES)}
 """What each key that chooses a part can choose."""
+_WORDS = {
+    "valid integer": "whole number",
+    "valid number": "number",
+    "valid boolean": "truth value, true or false",
+    "valid string": "text",
+    "greater than or equal to": "at least",
+    "less than or equal to": "at most",
+}
+"""What pydantic says, and what a reader is told."""
 _SHOWN = 80
 """Characters of a value in a message."""
 
@@ -43,13 +52,38 @@ def explain(error: ValidationError) -> str:
         location = [str(part) for part in fault["loc"]]
         key = ".".join(location[:2] if location and location[0] in tables else location[:1])
         if fault["type"] == "extra_forbidden":
-            lines[key] = f"{key} = {_shown(fault['input'])}: unknown key; {_hint(key, known)}"
+            table = isinstance(fault["input"], dict) and "." not in key
+            hint = _hint(key, sorted(tables) if table else known)
+            lines[key] = f"{key} = {_shown(fault['input'])}: unknown {'table' if table else 'key'}; {hint}"
         elif fault["type"] == "value_error":
             lines[fault["msg"]] = fault["msg"].removeprefix("Value error, ")
+        elif key in tables:
+            lines[key] = f"{key} = {_shown(fault['input'])}: is a table, of keys and values: {_examples(key)}"
         else:
-            wanted = fault["msg"].removeprefix("Input ")
+            wanted = _plain(fault["msg"].removeprefix("Input "))
+            if fault["type"] == "literal_error":
+                wanted += _near(fault["input"], wanted)
             lines[key] = f"{lines[key]}, or {wanted}" if key in lines else f"{key} = {_shown(fault['input'])}: {wanted}"
     return "\n".join(lines.values())
+
+
+def _plain(wanted: str) -> str:
+    """Return what is allowed in the words of this program."""
+    for theirs, ours in _WORDS.items():
+        wanted = wanted.replace(theirs, ours)
+    return wanted
+
+
+def _near(value: Any, wanted: str) -> str:
+    """Return which of several names was likely meant."""
+    near = difflib.get_close_matches(str(value), wanted.split("'")[1::2], n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def _examples(table: str) -> str:
+    """Return how keys of a table are set, in Python and on the command line."""
+    name = next(key for key in keys() if key.startswith(f"{table}.")).partition(".")[2]
+    return f'{table}={{"{name}": …}} in Python, --set {table}.{name}=… on the command line'
 
 
 def _shown(value: Any) -> str:

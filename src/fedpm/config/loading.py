@@ -113,7 +113,8 @@ def _read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text())
     except OSError as error:
-        raise ConfigError(f"{path}: cannot read this file ({error.strerror})") from None
+        meant = f"; the preset of that name is --preset {path}" if str(path) in presets() else "; give a TOML file"
+        raise ConfigError(f"{path}: cannot read this file ({error.strerror}){meant}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not a TOML file ({error})") from None
 

@@ -41,7 +41,9 @@ class Config(Settings):
     """A complete experiment; what ``config_class`` gives also has a field for the table of each part."""
 
     seed: int = setting(0, "names every random stream of the run", ge=0, lt=2**63)
-    rounds: int = setting(20, "federated rounds", gt=0, lt=2**31)
+    rounds: int = setting(
+        20, "rounds of training: the server sends, clients train and answer, the server counts", gt=0, lt=2**31
+    )
     algorithm: Annotated[str, _known(METHODS)] = setting("fedpm", "what clients and server do")
     codec: Annotated[str, _known(CODERS)] = setting(
         "auto", "how masks are coded on the way up; auto: as it suits the algorithm"

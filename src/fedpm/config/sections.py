@@ -25,8 +25,12 @@ class DataConfig(Settings):
     split: Literal["iid", "classes", "dirichlet", "given"] = setting(
         "iid", "how examples are divided among clients; given: as the data say, by a column or a folder a client"
     )
-    classes_per_client: int | None = setting(None, "c_max of data.split = 'classes'", gt=0)
-    alpha: float | None = setting(None, "α of data.split = 'dirichlet'", ge=1e-6, le=1e6)
+    classes_per_client: int | None = setting(
+        None, "classes that a client has at most, c_max of data.split = 'classes'", gt=0
+    )
+    alpha: float | None = setting(
+        None, "α of data.split = 'dirichlet': the smaller, the more unequal clients are", ge=1e-6, le=1e6
+    )
     train_examples: int | None = setting(None, "use only so many training examples", gt=0)
     test_examples: int | None = setting(None, "score on only so many test examples", gt=0)
     validation: float = setting(0.1, "share of the training data held out to choose on", gt=0, lt=1)
@@ -53,7 +57,7 @@ class DataConfig(Settings):
 class ClientsConfig(Settings):
     """How many clients there are, and how many take part in a round."""
 
-    total: int = setting(10, "clients, N", gt=0, le=2**31)
+    total: int = setting(10, "how many clients there are, N", gt=0, le=2**31)
     sampled: int | None = setting(None, "clients drawn for each round, K (default: all)", gt=0)
     rho: float | None = setting(None, "participation ratio K/N, instead of sampled", gt=0, le=1)
 
@@ -126,7 +130,7 @@ class ModelConfig(Settings):
 class LocalConfig(Settings):
     """Training on a client."""
 
-    epochs: int = setting(3, "local epochs", gt=0)
+    epochs: int = setting(3, "passes of a client over its examples in a round", gt=0)
     batch_size: int = setting(128, "examples in a minibatch, at most", gt=0)
     lr: Annotated[float, Field(gt=0)] | Literal["auto"] = setting(
         "auto", "learning rate; auto: as tuned for the algorithm, FedPM's by fedpm.effort from a client's steps"

@@ -71,10 +71,10 @@ class Dataset:
         return self.train.y.ndim == 1 and self.train.y.dtype.kind == "i"
 
     def channel_statistics(self) -> tuple[list[float], list[float]]:
-        """Return mean and standard deviation of each channel of the training inputs; images count in [0, 1]."""
+        """Return mean and standard deviation of each channel or column of training inputs; images count in [0, 1]."""
         x = np.asarray(self.train.x)
         scale = 255.0 if x.dtype == np.uint8 else 1.0
-        channels = [x] if x.ndim < 3 else [x[:, channel] for channel in range(x.shape[1])]
+        channels = [x] if x.ndim < 2 else [x[:, channel] for channel in range(x.shape[1])]
         return [float(c.mean(dtype=np.float64) / scale) for c in channels], [
             float(c.std(dtype=np.float64) / scale) for c in channels
         ]
@@ -197,7 +197,7 @@ def load_dataset(name: Path | str, data_dir: Path | str | None = None) -> Datase
     if name in DATASETS:
         return DATASETS[str(name)](data_dir)
     if not Path(name).exists():
-        raise DataError(f"{name}: neither a folder nor a data set; {choices(str(name), DATASETS)}")
+        raise DataError(f"{name}: neither a folder, a file nor a data set; {choices(str(name), DATASETS)}")
     return folder(name)
 
 

@@ -21,17 +21,20 @@ IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".p
 
 def read_table(where: str, path: Path) -> Table:
     """Return the columns of a .csv file whose first line names them: numbers as such, else words."""
+    table = where if where == str(path) else f"{where}: {path}"
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             names, *rows = [row for row in csv.reader(file) if row] or [[]]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{where}: {path} cannot be read as a table ({error}); write it as UTF-8 .csv") from None
+    except OSError as error:
+        raise DataError(f"{table}: cannot read this file ({error.strerror})") from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{table}: cannot be read as a table ({error}); write it as UTF-8 .csv") from None
     check_names(where, names)
     if not rows:
-        raise DataError(f"{where}: {path} has no rows; there should be a line of names and a line an example")
+        raise DataError(f"{table}: has no rows; there should be a line of names and a line an example")
     for number, row in enumerate(rows, 2):
         if len(row) != len(names):
-            raise DataError(f"{where}: {path} has {len(row)} values in row {number}, and {len(names)} names; mend it")
+            raise DataError(f"{table}: has {len(row)} values in row {number}, and {len(names)} names; mend it")
     return {name: _typed([row[place] for row in rows]) for place, name in enumerate(names)}
 
 

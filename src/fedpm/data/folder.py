@@ -37,8 +37,8 @@ def read_folder(path: Path) -> tuple[Arrays, tuple[str, ...] | None]:
     missing = [name for name in NAMES if name not in arrays]
     if missing:
         raise DataError(
-            f"{path}: {', '.join(missing)} is missing; the folder should hold {', '.join(NAMES)}, as four .npy files "
-            "or in one .npz file"
+            f"{path}: there is no {', '.join(missing)}; a folder should hold {', '.join(NAMES)}, as four .npy files or "
+            "in one .npz file, or images; other forms are in docs/data.md"
         )
     return arrays, _class_names(path / "classes.txt")
 

@@ -52,6 +52,11 @@ def _read(where: str, source: Any, label: str) -> tuple[Any, Any]:
         return _of_torch(where, source)
     if isinstance(source, tuple | list) and len(source) == 2:
         return source[0], source[1]
+    if isinstance(source, float):
+        raise DataError(
+            f"{where}: {source} is a share, and only fedpm.federation takes one, as test= or validation=; here give "
+            "(inputs, labels)"
+        )
     raise DataError(
         f"{where}: {_described(source)} holds no examples; give (inputs, labels), a torch Dataset with a length, a "
         "table, or the path of a .csv, a .npz or a folder of images"

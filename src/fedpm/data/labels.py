@@ -68,7 +68,9 @@ def _kind(where: str, labels: npt.NDArray[Any]) -> str:
     if labels.dtype.kind == "f":
         return "numbers"
     if int(labels.min()) < 0:
-        raise DataError(f"{where}: a label is {labels.min()}; labels should be integers from 0, or fractions")
+        raise DataError(
+            f"{where}: a label is {labels.min()}; classes should be numbered 0, 1, …, and numbers be floats"
+        )
     return "integers"
 
 

@@ -15,13 +15,14 @@ from fedpm.data.ondemand import OnDemand
 from fedpm.engines.base import Engine
 from fedpm.errors import ConfigError, DataError, require
 from fedpm.experiment.build import Experiment, build, start_engine
+from fedpm.experiment.fitting import spare_outputs
 from fedpm.experiment.folder import RunFolder
 from fedpm.experiment.loop import train
 from fedpm.experiment.observers import Callback
 from fedpm.experiment.progress import shows
 from fedpm.experiment.result import Result
 from fedpm.experiment.statistics import replaced, untrained
-from fedpm.model.kinds import Selector
+from fedpm.model.kinds import Selector, check_network
 from fedpm.training.losses import Loss
 
 
@@ -77,6 +78,12 @@ def run(
     experiment = _built(load(config, settings), **given)
     if net is not None and weights is None and not shows(progress):
         _warn(experiment, net)
+    if (
+        net is not None
+        and not remote
+        and (spare := spare_outputs(experiment.method.network, experiment.task, experiment.dataset))
+    ):
+        warnings.warn(spare, UserWarning, stacklevel=2)
     if out is None:
         return train(experiment, None, on_round=on_round, progress=progress, start=start)
     with RunFolder.create(Path(out), experiment.config_toml) as folder:
@@ -156,12 +163,7 @@ def _warn(experiment: Experiment, net: nn.Module) -> None:
 
 def _check_kinds(net: Any, on_round: Any) -> None:
     """Refuse what cannot be a network or a callback."""
-    if isinstance(net, type):
-        raise ConfigError(f"net: {net.__name__} is a class; give a network of it: {net.__name__}(…)")
-    if net is not None and not isinstance(net, nn.Module):
-        raise ConfigError(
-            f"net: a {type(net).__name__} is no network; give an nn.Module, or name one that is built in: model.name"
-        )
+    check_network(net)
     if not callable(on_round):
         raise ConfigError(f"on_round = {on_round!r}: should be a function of a round")
 

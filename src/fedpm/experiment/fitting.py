@@ -36,7 +36,10 @@ def check_fit(network: MaskedNetwork, task: Task, called: str, dataset: Dataset)
     except (RuntimeError, TypeError, ValueError, IndexError) as error:
         dtype = dataset.test.x.dtype
         whole = dtype.kind in "iu" and dtype != np.uint8
-        remedy = f"; they are {dtype}: give floats, unless the first layer is an embedding" if whole else ""
+        flat = ", or begin with nn.Flatten() if that is a row" if len(dataset.input_shape) > 1 else ""
+        remedy = f"; fit the first layer to this shape{flat}"
+        if whole:
+            remedy = f"; they are {dtype}: give floats, unless the first layer is an embedding"
         reason = str(error).splitlines()[0]
         raise ConfigError(
             f"the network cannot take an input of {_of(dataset)}, of shape {dataset.input_shape}: {reason}{remedy}"
@@ -55,6 +58,23 @@ def check_fit(network: MaskedNetwork, task: Task, called: str, dataset: Dataset)
             f"task.loss = {called!r} does not depend on the output; it should, by operations that have a gradient"
         )
     _check_metrics(module, task, dataset)
+
+
+def spare_outputs(network: MaskedNetwork, task: Task, dataset: Dataset) -> str:
+    """Return a sentence on outputs that stand for no class, none if there are none: they train, but say nothing."""
+    classes = len(dataset.classes)
+    if task.loss is not cross_entropy or not dataset.labelled:
+        return ""
+    module = network.module(network.weights(0), network.initial_stats())
+    with torch.inference_mode():
+        outputs = logits_of(module(to_input(dataset.test.x[:1], CPU))).shape[1]
+    if outputs == classes:
+        return ""
+    return (
+        f"the network gives {outputs} scores, and {_of(dataset)} have {classes} classes: scores {classes} to "
+        f"{outputs - 1} stand for none; let its last layer give {classes}, or, if data of the others will come, name "
+        f"all {outputs}: fedpm.dataset(…, classes=(…))"
+    )
 
 
 def _of(dataset: Dataset) -> str:

@@ -52,8 +52,10 @@ class RunFolder:
     def create(cls, path: Path, config: str) -> Self:
         """Start a new folder; one that holds anything is refused, so results are never overwritten."""
         if path.exists() and not _empty(path):
-            remedy = f"choose another --out, or continue that run with --resume {path} (fedpm.resume in Python)"
-            raise ArtifactError(f"{path} exists and is not empty: {remedy}")
+            run = (path / "config.toml").is_file()
+            or_ = f", or continue that run with --resume {path} (fedpm.resume in Python)" if run else ""
+            what = "exists and is not empty" if path.is_dir() else "is a file"
+            raise ArtifactError(f"{path} {what}: choose another folder with --out (out= in Python){or_}")
         folder = cls(path)
         make_folder(folder._state.parent)
         folder._take_lock()
@@ -68,10 +70,9 @@ class RunFolder:
         folder = cls(path)
         if not folder.config_file.is_file():
             begun = path.is_dir() and any(path.iterdir()) and _empty(path)
-            remedy = (
-                f"its run ended before it began; start it with --out {path}" if begun else "give the folder of a run"
-            )
-            raise ArtifactError(f"{path} is not a run folder, for it has no config.toml: {remedy}")
+            remedy = f"its run ended before it began; start it with --out {path}" if begun else "give that of a run"
+            why = "has no config.toml" if path.exists() else "does not exist"
+            raise ArtifactError(f"{path} is not a run folder, for it {why}: {remedy}")
         folder._take_lock()
         for below in (path, folder._state.parent):
             remove_temporary(below)

@@ -19,11 +19,12 @@ class RoundRecord(TypedDict):
     clients: list[int]
     """Who was chosen."""
     accuracy: NotRequired[float]
-    """On test data, of the mode chosen on validation data; where accuracy is among the metrics."""
+    """On test data, of the network that ``mode`` names; where accuracy is among the metrics."""
     loss: float | None
     """Mean of the task's loss there; null if it is not finite."""
     mode: str
-    """Which network of the global state was best on validation data: sampled, thresholded or weights."""
+    """The network of the global state that is shipped: thresholded, sampled or weights; if several may be, the best on
+    validation data."""
     validation_accuracy: NotRequired[dict[str, float]]
     """Of every mode; where accuracy is among the metrics."""
     metrics: NotRequired[dict[str, float | None]]

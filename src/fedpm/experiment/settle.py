@@ -22,7 +22,8 @@ OWN = "own"
 def check_given(config: Config, net: nn.Module | None, data: Dataset | None) -> None:
     """Refuse a run of a network or data of one's own without them."""
     missing = [
-        f"{section}.name = 'own': comes through the Python API only; give it again: fedpm.resume(folder, {word}=…)"
+        f"{section}.name = 'own': comes from Python only; give it there: fedpm.run({word}=…) for a new run, "
+        f"fedpm.resume(folder, {word}=…) to go on"
         for section, word, given in (("data", "data", data), ("model", "net", net))
         if given is None and getattr(config, section).name == OWN
     ]
@@ -50,7 +51,7 @@ def peopled(config: Config, data: Dataset, *, own: bool, remote: bool = False) -
         if config.data.split == "given":
             raise DataError(
                 f"data.split = 'given': {data.name} does not say which client has which example; give client folders, "
-                "a column or an array client (docs/data.md), or use another data.split"
+                "a column or an array client (docs/data.md), in Python fedpm.federation({…}), or use another data.split"
             )
         return config
     if not own and config.data.split != "given":

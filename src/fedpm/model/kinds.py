@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import zip_longest
+from typing import Any
 
 import torch
 from torch import nn
@@ -23,6 +24,16 @@ Selector = str | type[nn.Module]
 
 _CONVS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+
+
+def check_network(net: Any) -> None:
+    """Refuse what cannot be a network; None is one that is built in."""
+    if isinstance(net, type):
+        raise ConfigError(f"net: {net.__name__} is a class; give a network of it: {net.__name__}(…)")
+    if net is not None and not isinstance(net, nn.Module):
+        raise ConfigError(
+            f"net: a {type(net).__name__} is no network; give an nn.Module, or name one that is built in: model.name"
+        )
 
 
 @dataclass(frozen=True)

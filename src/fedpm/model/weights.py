@@ -15,6 +15,7 @@ from fedpm.errors import ArtifactError, ConfigError
 from fedpm.files import write_atomically
 from fedpm.model import nets
 from fedpm.model.file import MAX_PARAMETERS, Model
+from fedpm.model.kinds import check_network
 
 
 class WeightsHeader(BaseModel):
@@ -111,7 +112,9 @@ def open_model(path: Path | str) -> Model | Weights:
         files = [path / kind.name for kind in (Model, Weights)]
         path = next((file for file in files if file.is_file()), path)
         if path.is_dir():
-            raise ArtifactError(f"{path}: holds no {Model.name} or {Weights.name}; a run writes it when it ends")
+            below = sorted(file.parent.name for kind in (Model, Weights) for file in path.glob(f"*/{kind.name}"))
+            remedy = f"give a run in it, such as {path / below[0]}" if below else "a run writes it when it ends"
+            raise ArtifactError(f"{path}: holds no {Model.name} or {Weights.name}; {remedy}")
     return Weights.open(path) if path.suffix == ".safetensors" else Model.open(path)
 
 
@@ -123,4 +126,5 @@ def load(path: Path | str, net: nn.Module | None = None, *, packed: bool = False
         net: your network, if the model is of one of your own; its values do not matter, only its form.
         packed: keep 2 bits a weight in memory and unpack a layer whenever it is called; for masks.
     """
+    check_network(net)
     return open_model(path).module(net, packed=packed)

@@ -4,6 +4,7 @@ import csv
 import io
 from dataclasses import dataclass
 from html import escape
+from itertools import groupby
 from statistics import mean
 
 from fedpm.config import changes_results, flattened
@@ -18,6 +19,16 @@ QUANTITIES = {
     "paper_bpp": "Bits per parameter sent up, by the paper's accounting",
     "model_bpp": "Bits per parameter of the final model",
 }
+_BITS, _BYTES, _MODEL = "bits per parameter and client", "MB of all clients, both ways", "model file"
+_GROUPS = {
+    "bpp up": (_BITS, "up"),
+    "paper's bpp": (_BITS, "up, as the paper counts"),
+    "bpp down": (_BITS, "down"),
+    "MB": (_BYTES, "in all"),
+    "model bpp": (_MODEL, "bits per parameter"),
+    "model kB": (_MODEL, "kB"),
+}
+"""Of columns that belong together: the heading above them, and what is left to say of each."""
 _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "–": "--", "ρ": r"$\rho$", "γ": r"$\gamma$",
@@ -72,23 +83,42 @@ class Table:
 
     def to_html(self) -> str:
         """Return the table as HTML, the paper's figures below ours."""
-        label = [' class="label"' if column < self.labels else "" for column in range(len(self.head))]
-        head = "".join(
-            f'<th scope="col"{kind}>{escape(name)}</th>' for kind, name in zip(label, self.head, strict=True)
-        )
         body = "".join(f"<tr>{''.join(map(self._html, range(len(row)), row))}</tr>" for row in self.rows)
         note = f"<p>{escape(self.note)}</p>" if self.note else ""
         return (
             f'<figure class="table {escape(self.name)}"><figcaption><h3>{escape(self.title)}</h3>{note}'
-            f'</figcaption><div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody>'
+            f'</figcaption><div class="scroll" tabindex="0"><table><thead>{self._head()}</thead><tbody>{body}</tbody>'
             "</table></div></figure>"
         )
+
+    def _head(self) -> str:
+        """Return the head: columns that belong together below a heading of their own."""
+        above, below = [], []
+        for heading, columns in groupby(enumerate(self.head), lambda column: _grouped(column[1])[0]):
+            names = list(columns)
+            if heading:
+                above.append(f'<th scope="colgroup" colspan="{len(names)}">{escape(heading)}</th>')
+                below += [f'<th scope="col">{escape(_grouped(name)[1])}</th>' for _, name in names]
+                continue
+            for place, name in names:
+                kind = ' class="label"' if place < self.labels else ""
+                above.append(f'<th scope="col" rowspan="2"{kind}>{escape(name)}</th>')
+        if not below:
+            above = [cell.replace(' rowspan="2"', "") for cell in above]
+        return f"<tr>{''.join(above)}</tr>" + (f"<tr>{''.join(below)}</tr>" if below else "")
 
     def _html(self, column: int, cell: Cell) -> str:
         paper = f'<small title="in the paper">{escape(cell.paper)}</small>' if cell.paper is not None else ""
         if column < self.labels:
             return f'<th scope="row">{escape(cell.ours)}</th>'
-        return f"<td>{escape(cell.ours)}{paper}</td>"
+        first = column and _grouped(self.head[column])[0] != _grouped(self.head[column - 1])[0]
+        kind = ' class="first"' if first else ""
+        return f"<td{kind}>{escape(cell.ours)}{paper}</td>"
+
+
+def _grouped(name: str) -> tuple[str, str]:
+    """Return the heading that a column stands below, none for most, and its name there."""
+    return (_BYTES, name.removeprefix("MB ")) if name.startswith("MB to ") else _GROUPS.get(name, ("", name))
 
 
 def tables(collection: Collection) -> list[Table]:
@@ -113,11 +143,11 @@ def _fairness(collection: Collection) -> list[Table]:
 
 def _overview(collection: Collection) -> Table:
     head, rows = overview(collection)
-    note = "Bits per parameter (bpp) and client; bytes of all clients, both ways."
+    note = "Bits per parameter (bpp): up, a message of a client; down, one to it. MB: of all clients, both ways."
     if any(len(group.runs) > 1 for group in collection.groups):
         note = f"Means over the seeds, accuracy ± σ. {note}"
     if collection.goals:
-        note += " MB to an accuracy: until it is first reached, or how many of the runs reach it."
+        note += " MB to an accuracy: until it is first reached; 2 of 3: so many of the runs reach it."
     cells = [[Cell(cell) for cell in row] for row in rows]
     for quantity, column in (("accuracy", "accuracy"), ("paper_bpp", "paper's bpp"), ("model_bpp", "model bpp")):
         published, place = _published(collection, quantity), head.index(column)
