@@ -273,7 +273,7 @@ def test_data_of_other_classes_are_not_scored(small_run: tuple[Path, fedpm.Resul
     told = {}
     for name, labels in (("words", np.array(["well", "sick"])[digits.y % 2]), ("numbers", digits.y % 2)):
         np.savez(tmp_path / f"{name}.npz", x=digits.x, y=labels)
-        data = ["--data", str(tmp_path / f"{name}.npz"), "--net", "tests.conftest:small_net"]
+        data = ["--data", str(tmp_path / f"{name}.npz"), "--net", "tests.small:small_net"]
         told[name] = fedpm_command("model", "eval", small_run[0], *data)
     assert told["words"].stderr == (
         "fedpm: the classes of words are sick, well, and those of the model 0, 1, 2, 3, 4, 5, 6, 7, 8, 9; give data "

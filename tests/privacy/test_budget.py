@@ -139,7 +139,7 @@ def test_without_privacy_nothing_is_said(small_run: tuple[Path, fedpm.Result]) -
         (["privacy.unit=example"], "needs privacy.epsilon"),
         (
             ["privacy.unit=example", "privacy.epsilon=1000"],
-            "privacy.epsilon = 1000: should be less",
+            "privacy.epsilon = 1000: should be at most",
         ),
         (["privacy.unit=example", "privacy.epsilon=0"], "privacy.epsilon = 0: should be greater than 0"),
         (["privacy.unit=client", "privacy.epsilon=8", "privacy.noise=1.0"], "belong to privacy.unit = 'example'"),

@@ -15,7 +15,6 @@ from fedpm.data.ondemand import OnDemand
 from fedpm.engines.base import Engine
 from fedpm.errors import ConfigError, DataError, require
 from fedpm.experiment.build import Experiment, build, start_engine
-from fedpm.experiment.fitting import spare_outputs
 from fedpm.experiment.folder import RunFolder
 from fedpm.experiment.loop import train
 from fedpm.experiment.observers import Callback
@@ -78,12 +77,6 @@ def run(
     experiment = _built(load(config, settings), **given)
     if net is not None and weights is None and not shows(progress):
         _warn(experiment, net)
-    if (
-        net is not None
-        and not remote
-        and (spare := spare_outputs(experiment.method.network, experiment.task, experiment.dataset))
-    ):
-        warnings.warn(spare, UserWarning, stacklevel=2)
     if out is None:
         return train(experiment, None, on_round=on_round, progress=progress, start=start)
     with RunFolder.create(Path(out), experiment.config_toml) as folder:
