@@ -53,6 +53,10 @@ def test_examples_run(
     assert example.read_text().endswith('\n\nif __name__ == "__main__":\n    main()\n')
 
 
+def _short(run: Callable[..., fedpm.Result]) -> Callable[..., fedpm.Result]:
+    return lambda *given, rounds, **settings: run(*given, rounds=min(rounds, 4), **settings)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("tutorial", TUTORIALS, ids=lambda path: path.name)
 def test_tutorials_run(
@@ -60,6 +64,7 @@ def test_tutorials_run(
 ) -> None:
     monkeypatch.setenv("MPLBACKEND", "Agg")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(fedpm, "run", _short(fedpm.run))  # make docs runs them in full
     exec(compile(tutorial.read_text(), str(tutorial), "exec"), {"__name__": "__main__"})  # noqa: S102
     said = capsys.readouterr().out
     best = max(float(number) for number in re.findall(r"\b0\.\d{3}\b", said))
