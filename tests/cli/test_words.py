@@ -85,7 +85,8 @@ def test_a_suggestion_is_made_once(words: str, meant: str) -> None:
 def test_a_device_that_is_not_here_is_one_short_sentence(tmp_path: Path) -> None:
     for device in ("mps", "gpu"):
         done = fedpm("run", "--device", device, cwd=tmp_path)
-        assert done.stderr == f"fedpm: device = '{device}': cannot be used here; auto and cpu always work\n"
+        remedy = "auto and cpu always work, and GPUs are cuda and mps"
+        assert done.stderr == f"fedpm: device = '{device}': cannot be used here; {remedy}\n"
 
 
 def test_the_help_of_a_run_is_one_screen(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,9 @@ def choose_device(name: str) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]  # of which torch gives much, where it speaks of its operators
         why = "" if isinstance(error, NotImplementedError) or len(reason) > 80 else f" ({reason})"
-        raise ConfigError(f"device = {name!r}: cannot be used here{why}; auto and cpu always work") from None
+        raise ConfigError(
+            f"device = {name!r}: cannot be used here{why}; auto and cpu always work, and GPUs are cuda and mps"
+        ) from None
     return device
 
 
