@@ -66,6 +66,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 """What runs: settings over those of the preset."""
 LAST = 3
 """Rounds whose accuracy is averaged."""
+_COLOURS = 10  # of lines in a figure, before they come again
 
 
 @dataclass(frozen=True)
@@ -256,11 +257,12 @@ def draw(rows: Sequence[Mapping[str, Any]], setting: str, path: Path) -> None:
     figure, panels = plt.subplots(1, 2, figsize=(7.5, 3.4), layout="constrained", sharey=True)
     for axes, rule in zip(panels, ("mean", "peer-filter"), strict=True):
         mine = [row for row in rows if (row["setting"], row["rule"]) == (setting, rule)]
-        for attack in shown_attacks:
+        for number, attack in enumerate(shown_attacks):
             shown = [row for row in mine if row["attack"] in (CLEAN, attack)]
             counts = sorted({row["liars"] for row in shown})
             means = [mean(score(row) for row in shown if row["liars"] == liars) for liars in counts]
-            axes.plot(counts, means, marker="o", markersize=3, label=attack)
+            line = "-" if number < _COLOURS else "--"
+            axes.plot(counts, means, line, marker="o", markersize=3, label=attack)
         axes.set(title=rule, xlabel="liars among ten clients", xticks=range(4), ylim=(0, 1))
         axes.spines[["top", "right"]].set_visible(False)
     panels[0].set_ylabel("test accuracy")
