@@ -177,3 +177,14 @@ def test_the_table_resumes_and_is_shown(
     main([*words, "--table"])
     assert out.read_text().count("\n") == 1
     assert f"| zeros | 1 | {attacks.score(row):.3f} (100 % out) |" in capsys.readouterr().out
+
+
+def test_the_tables_of_the_page_are_those_of_the_results() -> None:
+    root = Path(__file__).parents[2]
+    rows = [json.loads(line) for line in (root / "results/attacks.jsonl").read_text().splitlines()]
+    page = (root / "docs/security.md").read_text().splitlines()
+    shown = [row for row in rows if row["setting"] in ("small", "hundred", "fedavg")]
+    assert shown
+    assert [line for line in attacks.table(shown).splitlines() if line.startswith("| ") and line not in page] == []
+    honest = [row for row in rows if row["setting"] in ("two-classes", "dirichlet")]
+    assert (sum(row["honest"] for row in honest), sum(row["honest_rejected"] for row in honest)) == (600, 0)
