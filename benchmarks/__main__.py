@@ -19,6 +19,7 @@ MEASUREMENTS = {
     "round": "a whole round beside its bare steps, and beside research code (processor time of one core)",
     "features": "frozen lower layers that run once: a client with and without (processor time of one core)",
     "workers": "two worker processes beside one, and beside two threads (by the clock)",
+    "studies": "twelve short runs of a study beside a program for each (by the clock)",
     "coder_speed": "mask coders on one upload, beside xz and zstd on packed bits (M/s: million parameters a second)",
     "secure_sum": "masks of CONV-4 summed in secret by 10 and 100 clients (processor time of one core)",
     "server": "decoding and adding up uploads, and sampling clients (processor time of one core)",
