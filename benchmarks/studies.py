@@ -27,9 +27,9 @@ def run(runs: int = 12, repeats: int = 3) -> list[Row]:
 
         def by_programs() -> None:
             options = [part for key, value in SETTINGS.items() for part in ("--set", f"{key}={value}")]
-            lines = [["run", *options, "--set", f"seed={seed}", "--out", out / str(next(names))] for seed in range(runs)]
-            with ThreadPoolExecutor(PROCESSES) as programs:
-                list(programs.map(lambda line: _fedpm(*line), lines))  # a list, for what fails to be heard
+            seeds = [["--set", f"seed={seed}", "--out", out / str(next(names))] for seed in range(runs)]
+            with ThreadPoolExecutor(PROCESSES) as programs:  # a list, for what fails to be heard
+                list(programs.map(lambda seed: _fedpm("run", *options, *seed), seeds))
 
         seconds = timed({"by the processes of a study": by_study, "by a program each": by_programs}, repeats)
     study_seconds = seconds["by the processes of a study"]

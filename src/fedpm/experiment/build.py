@@ -132,7 +132,7 @@ def build(
         warnings.warn(spare, UserWarning, stacklevel=2)
     if config.local.cache:
         dataset, division = with_features(config, network, dataset, division)
-    method = method_of(config, network, guarantee, participation, task, dataset)
+    method = method_of(config, network, guarantee, participation, task, dataset, division.validation)
     return Experiment(
         algorithm=config.algorithm,
         method=method,

@@ -6,7 +6,7 @@ import torch
 
 from fedpm.aggregation.base import masks_only
 from fedpm.config import Config
-from fedpm.data.datasets import Dataset
+from fedpm.data.datasets import Dataset, Shard
 from fedpm.data.participation import Participation
 from fedpm.errors import ConfigError, require
 from fedpm.methods.base import Ingredients, Method
@@ -26,6 +26,7 @@ def method_of(
     participation: Participation,
     task: Task,
     dataset: Dataset,
+    held_out: Shard,
 ) -> Method[Any, Any]:
     """Return what clients and server do, as the configuration says."""
     spec, aggregator, tables = METHODS[config.algorithm], AGGREGATORS[config.aggregator], config.tables()
@@ -60,6 +61,7 @@ def method_of(
             per_round=config.clients.per_round,
             clients=config.clients.total,
             example=dataset.test.x[:1],
+            held_out=held_out if config.evaluation.at == "server" and len(held_out) else None,
             tables=tables,
         )
     )

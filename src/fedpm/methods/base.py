@@ -88,6 +88,7 @@ class Ingredients:
         per_round: clients of a round, K.
         clients: all clients, N.
         example: one input, of which the form counts, for methods that look at the network before training.
+        held_out: what the server holds out, if anything.
         tables: the tables of settings that the method's spec names, nothing in them ``auto`` that ``tuned`` settles.
     """
 
@@ -100,6 +101,7 @@ class Ingredients:
     per_round: int = 1
     clients: int = 1
     example: npt.NDArray[Any] | None = None
+    held_out: Shard | None = None
     tables: Mapping[str, Settings] = field(default_factory=dict)
 
 

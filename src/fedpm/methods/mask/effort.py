@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from fedpm.aggregation.flip_filter import FEWEST
+from fedpm.errors import ConfigError
 from fedpm.registry import CODERS, Settings, setting
 
 if TYPE_CHECKING:
@@ -43,6 +44,13 @@ class FedPMSettings(Settings):
         "auto",
         "the network that a step of a client sees: expected: weights times θ; sampled: weights of a sampled mask, as "
         "in the paper; auto: expected, but sampled with effort = 'paper' and under privacy",
+    )
+    ship: Literal["auto", "calibrated", "thresholded", "sampled"] = setting(
+        "auto",
+        "the mask that is scored and shipped: thresholded: θ > 0.5; sampled: a sample of θ; calibrated: θ rounded so "
+        "that layers give what they give under θ, on inputs that the server holds out, without their labels; auto: "
+        "calibrated if steps see expected weights and the server holds examples out, else thresholded; where steps see "
+        "samples, the better of a sample and θ > 0.5 on validation data",
     )
 
 
@@ -105,14 +113,34 @@ def trainer(given: "Ingredients") -> "ScoreTrainer | PrivateScoreTrainer":
     return PrivateScoreTrainer(given.network, local, given.private)
 
 
-def shipped(given: "Ingredients") -> tuple[str, ...]:
+def networks(given: "Ingredients") -> dict[str, Any]:
+    """Return which global networks are evaluated, which of them may be shipped, and what rounds θ for one of them."""
+    from fedpm.training.rounding import Calibration
+
+    final_modes, calibration = _shipped(given), None
+    if "calibrated" in final_modes and given.held_out is not None:
+        calibration = Calibration.of(given.network, given.held_out, given.local.device)
+    modes = tuple(dict.fromkeys(("sampled", "thresholded", "expected", *final_modes)))
+    return {"modes": modes, "final_modes": final_modes, "calibration": calibration}
+
+
+def _shipped(given: "Ingredients") -> tuple[str, ...]:
     """Return the networks of which the best on validation data is shipped.
 
     Training of the expected network leads to θ > 0.5: a sample of θ is a hundredth worse, and a small validation set
-    would pick it by chance every third time.
+    would pick it by chance every third time. Rounded layer by layer instead, the mask is as good as θ itself.
     """
     settings = cast(FedPMSettings, given.tables["fedpm"])
-    return ("thresholded",) if settings.forward == "expected" else ("sampled", "thresholded")
+    if settings.ship == "calibrated" and given.held_out is None:
+        raise ConfigError(
+            "fedpm.ship = 'calibrated': the server holds out no examples to calibrate on; let it "
+            "(evaluation.at = 'server'), or use 'thresholded'"
+        )
+    if settings.ship != "auto":
+        return (settings.ship,)
+    if settings.forward != "expected":
+        return ("sampled", "thresholded")
+    return ("thresholded",) if given.held_out is None else ("calibrated",)
 
 
 TUNED: Mapping[str, Any] = {

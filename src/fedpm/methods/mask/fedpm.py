@@ -15,7 +15,7 @@ from fedpm.aggregation.posterior import UNIT, AggregationSettings, Posterior, ke
 from fedpm.errors import ConfigError
 from fedpm.methods.base import DIVERGED, Arrays, Broadcast, ClientResult, Ingredients, check_form
 from fedpm.methods.mask.downlink import Addition, Content, DownlinkWriter, context
-from fedpm.methods.mask.effort import PRIVATE, TUNED, FedPMSettings, shipped, trainer
+from fedpm.methods.mask.effort import PRIVATE, TUNED, FedPMSettings, networks, trainer
 from fedpm.methods.mask.history import History
 from fedpm.methods.mask.reader import DownlinkReader
 from fedpm.methods.mask.state import Arrivals, MaskState, MaskTrainer, MaskUpdate
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from fedpm.data.datasets import Shard
     from fedpm.model.masking import MaskedNetwork
+    from fedpm.training.rounding import Calibration
 
 CLAMP = 0.01
 """Clients keep θ in [0.01, 0.99] before the logit, which is infinite at 0 and 1."""
@@ -54,6 +55,7 @@ class FedPM:
         kept: the quarters of earlier counts that remain when a round ends; fewer than all instead of resets.
         relay: whether broadcasts may pass the last uploads on where that is shorter.
         clamp: clients start from θ in [clamp, 1 − clamp].
+        calibration: rounds θ to a mask that keeps what layers give, on examples of the server's.
         modes: the global networks that are evaluated; ``final_modes`` are those that can be shipped.
     """
 
@@ -68,6 +70,7 @@ class FedPM:
     kept: int = UNIT
     relay: bool = True
     clamp: float = CLAMP
+    calibration: Calibration | None = None
     modes: tuple[str, ...] = ("sampled", "thresholded", "expected")
     final_modes: tuple[str, ...] = ("sampled", "thresholded")
 
@@ -152,8 +155,7 @@ class FedPM:
         added = Addition(
             state.history.content, tuple(arrived.clients), masks.count, self.aggregator.sums, arrived.uploads or b""
         )
-        stats = arrived.stats.aggregate(state.stats)
-        stats = rounded(self.network, stats, state.stats)  # so that clients can have the same
+        stats = rounded(self.network, arrived.stats.aggregate(state.stats), state.stats)  # as clients can have them
         after = self._state(number, posterior, stats, updated=number, before=state, added=added)
         return replace(after, rejected=arrived.rejected)
 
@@ -163,9 +165,8 @@ class FedPM:
 
     def to_arrays(self, state: MaskState) -> Arrays:
         """Return a state for a checkpoint."""
-        posterior = state.posterior
-        numbers = np.array([state.round, state.updated, posterior.total, posterior.learned])
-        return {"mask_state": numbers, "ones": posterior.ones, "stats": state.stats, **state.history.to_arrays()}
+        numbers = np.array([state.round, state.updated, state.posterior.total, state.posterior.learned])
+        return {"mask_state": numbers, "ones": state.posterior.ones, "stats": state.stats, **state.history.to_arrays()}
 
     def from_arrays(self, arrays: Arrays) -> MaskState:
         """Return the state of a checkpoint."""
@@ -196,12 +197,14 @@ class FedPM:
     # -- the global model ---------------------------------------------------------------------------------
 
     def mask(self, state: MaskState, mode: str) -> Mask | Vector:
-        """Return the global mask: one sample of Bern(θ), θ > 0.5, or θ itself (expected)."""
+        """Return the global mask: one sample of Bern(θ), θ > 0.5, θ rounded by layers, or θ itself (expected)."""
         theta = state.posterior.theta.floats()
         if mode == "expected":
             return theta
         if mode == "thresholded":
             return (theta > 0.5).astype(np.uint8)
+        if mode == "calibrated" and self.calibration is not None:
+            return self.calibration.mask(theta, self.network.weights(self.seed), state.stats)
         return sample_mask(theta, Streams(self.seed).at(state.round).uint32("global mask", len(theta)))
 
     def module(self, state: MaskState, mode: str) -> nn.Module:
@@ -228,7 +231,7 @@ def build(given: Ingredients) -> FedPM:
         reset_every=resets(settings.reset_every, given.clients, given.per_round),
         kept=kept_quarters(settings.discount, given.per_round),
         relay=settings.relay is not False,
-        final_modes=shipped(given),
+        **networks(given),
     )
 
 
