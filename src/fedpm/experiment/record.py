@@ -23,8 +23,8 @@ class RoundRecord(TypedDict):
     loss: float | None
     """Mean of the task's loss there; null if it is not finite."""
     mode: str
-    """The network of the global state that is shipped: thresholded, sampled or weights; if several may be, the best on
-    validation data."""
+    """The network of the global state that is shipped: calibrated, thresholded, sampled or weights; if several may be,
+    the best on validation data."""
     validation_accuracy: NotRequired[dict[str, float]]
     """Of every mode; where accuracy is among the metrics."""
     metrics: NotRequired[dict[str, float | None]]
