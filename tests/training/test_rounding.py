@@ -93,6 +93,14 @@ def test_layers_of_other_kinds_are_thresholded_and_those_used_twice_are_not() ->
     assert differ == {"twice.weight", "head.weight"}
 
 
+def test_a_diverged_network_is_thresholded() -> None:
+    network = MaskedNetwork(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)))
+    theta = np.random.default_rng(0).random(network.size, np.float32)
+    examples = Shard(np.full((20, 4), np.inf, np.float32), np.zeros(20, np.int64))
+    mask = Calibration.of(network, examples, CPU).mask(theta, network.weights(3), network.initial_stats())
+    assert np.array_equal(mask, theta > 0.5)
+
+
 def test_the_mask_does_not_depend_on_the_number_of_threads(data: Dataset) -> None:
     network = MaskedNetwork(small_net())
     theta = np.random.default_rng(0).random(network.size, np.float32)

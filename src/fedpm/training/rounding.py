@@ -70,6 +70,8 @@ class Calibration:
         share = ROWS // -(-len(self._inputs) // BATCH)
 
         def look(name: str, layer: nn.Module, given: tuple[torch.Tensor, ...]) -> None:
+            if not given:
+                return  # by keyword
             rows = _rows(layer, given[0])
             chosen = torch.linspace(0, len(rows) - 1, min(share, len(rows)), device=rows.device).long()
             seen.setdefault(name, []).append(rows[chosen])
@@ -82,7 +84,8 @@ class Calibration:
         whole = Tail(net, self._skip) if self._skip else net
         for start in range(0, len(self._inputs), BATCH):
             whole(to_input(self._inputs[start : start + BATCH], self._device))
-        return {name: torch.cat(rows) for name, rows in seen.items()}
+        inputs = {name: torch.cat(rows) for name, rows in seen.items()}
+        return {name: rows for name, rows in inputs.items() if rows.isfinite().all()}  # a diverged network has others
 
 
 def greedy(inputs: torch.Tensor, theta: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
@@ -114,6 +117,7 @@ def _linear(layer: nn.Module) -> bool:
 
 
 def _rows(layer: nn.Module, given: torch.Tensor) -> torch.Tensor:
+    """Return the input of a layer as rows, each of which makes one output of every unit."""
     if isinstance(layer, nn.Conv2d):
         patches = F.unfold(given, layer.kernel_size, layer.dilation, layer.padding, layer.stride)  # type: ignore[arg-type]
         return patches.transpose(1, 2).flatten(0, 1)
