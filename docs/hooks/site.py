@@ -1,6 +1,7 @@
 """What MkDocs is told beside its pages: the home page, references made of the code, formulas."""
 
 import html
+import logging
 import os
 import re
 from collections.abc import Iterator
@@ -12,6 +13,8 @@ from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+from mkdocs.utils import get_relative_url
 from typer.main import get_command
 
 ROOT = Path(__file__).parents[2]
@@ -22,7 +25,14 @@ COPIES = {
     "reference/contributing.md": "CONTRIBUTING.md",
 }
 """Pages that stand elsewhere in the repository."""
+MADE = ("reference/settings.md", "reference/commands.md", "reference/python.md")
+"""Pages made of the code, which names other pages as files."""
 os.environ.setdefault("JUPYTER_CONFIG_PATH", str(Path(__file__).parent))  # tutorials run as the settings there say
+
+
+def on_startup(**_: object) -> None:
+    """Let warnings be seen, by `strict` too: --quiet hides them from both, and a build with dead links would pass."""
+    logging.getLogger("mkdocs").setLevel(logging.WARNING)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -35,19 +45,53 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, **_: object) -> str:
-    """Name files of the repository that the site does not hold, instead of linking to them."""
-    return re.sub(r"\[([^\]]*)\]\((?:\.\./)+((?:src|tests|examples)/[^)]*)\)", r"`\2`", markdown)
+def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
+    """Name files of the repository that the site does not hold, lead to those that it has elsewhere, drop `.md`."""
+    markdown = re.sub(r"\[([^\]]*)\]\((?:\.\./)+((?:src|tests|examples)/[^)]*)\)", r"`\2`", markdown)
+    up = "../" * page.file.src_uri.count("/")
+    for home, source in COPIES.items():
+        markdown = re.sub(rf"\]\((?:\.\./)+{re.escape(source)}(?=[)#])", f"]({up}{home}", markdown)
+    return re.sub(r"\[(?:docs/)?([a-z-]+)\.md\]\(", lambda match: f"[{match[1].replace('-', ' ')}](", markdown)
 
 
-def on_page_content(content: str, **_: object) -> str:
-    """Turn formulas into MathML, which browsers show by themselves."""
+def on_page_content(content: str, page: Page, files: Files, **_: object) -> str:
+    """Turn formulas into MathML, which browsers show by themselves, and mend what others leave undone."""
     found = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.S)
-    return found.sub(lambda match: _formula(html.unescape(match[2]), match[1]), content)
+    content = found.sub(lambda match: _formula(html.unescape(match[2]), match[1]), content)
+    content = re.sub(r"<code>[^<]*</code>", lambda match: match[0].replace(r"\|", "|"), content)  # cells of tables
+    if page.file.src_uri.endswith(".py"):
+        return _tutorial(content, page, files)
+    if page.file.src_uri in MADE:
+        return re.sub(r"\bdocs/([\w/-]+\.md)\b", lambda match: _link(match[1], page, files), content)
+    return content
+
+
+def _link(path: str, page: Page, files: Files) -> str:
+    """Return a link to another page, by its name on the site."""
+    found = files.get_file_from_path(path)
+    if found is None or found.page is None:
+        raise PluginError(f"{page.file.src_uri} names {path}, which is not on the site")
+    return f'<a href="{get_relative_url(found.url, page.url)}">{found.page.title}</a>'
+
+
+def _tutorial(content: str, page: Page, files: Files) -> str:
+    """Return an executed tutorial whose links lead to pages of the site; search sees its code once."""
+
+    def link(match: re.Match[str]) -> str:
+        path = os.path.normpath(f"{os.path.dirname(page.file.src_uri)}/{match[1]}")
+        found = files.get_file_from_path(path)
+        if found is None:
+            raise PluginError(f"{page.file.src_uri} links to {path}, which is not on the site")
+        return f'href="{get_relative_url(found.url, page.url)}{match[2]}"'
+
+    content = re.sub(r'href="(?!https?:|#)([^"#]+\.(?:md|py))(#[^"]*|)"', link, content)
+    content = content.replace('class="anchor-link"', 'class="headerlink"')
+    unseen = r'<div class="(?=jp-InputPrompt|jp-OutputPrompt|zeroclipboard-container|clipboard-copy-txt)'
+    return re.sub(unseen, '<div data-search-exclude class="', content)
 
 
 def _formula(latex: str, tag: str) -> str:
-    return convert(latex) if tag == "span" else f'<div class="formula">{convert(latex, "block")}</div>'
+    return convert(latex) if tag == "span" else f'<div class="formula">{convert(latex, display="block")}</div>'
 
 
 def on_post_page(output: str, **_: object) -> str:
