@@ -29,4 +29,4 @@ for record in result.rounds:
 # %% [markdown]
 # Two rounds with 144 examples at each of ten clients are too few to learn much privately: noise that hides one example in 144 hides a lot of what
 # they have in common too. With more examples at each client the same ε costs less. [Privacy](../privacy.md) has the measurements, says who is
-# protected from whom, and what is not promised.
+# protected from whom, and what is not promised. Next: [a fleet](fleet.md).
