@@ -50,8 +50,8 @@ print("trained", list(network.trained))
 #
 # The first argument says what to start from; keywords change it. A table of settings is a mapping. With data of your own, start from `"quickstart"`
 # and set `effort` to `"rounds"`, as here: each round teaches as much as it can. The preset's own effort, `"bits"`, sends about half the bytes and
-# needs more rounds: on this task the first round ends at chance, and the eighth where the second of `"rounds"` is. Go back to it when bytes are what
-# counts. (A mapping as the first argument starts from the defaults instead: the same effort `"rounds"`, and `local.epochs = 3` if you do not say.)
+# needs more rounds: on this task it is only after six or seven where the second of `"rounds"` is. Go back to it when bytes are what counts.
+# (A mapping as the first argument starts from the defaults instead: the same effort `"rounds"`, and `local.epochs = 3` if you do not say.)
 #
 # `on_round` sees each round as it ends.
 
