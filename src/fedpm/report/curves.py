@@ -47,13 +47,20 @@ Maker = Callable[[Group, str, str, bool], Line | None]
 
 def panels(collection: Collection) -> tuple[str, dict[str, list[Group]]]:
     """Return the axis whose labels are lines, and the groups of each panel: the other axes' labels together."""
-    axes = collection.axes
-    series = "algorithm" if "algorithm" in axes or not axes else axes[-1]
+    series = _series(collection)
     found: dict[str, list[Group]] = {}
     for group in collection.groups:
         rest = [f"{axis} = {label}" for axis, label in group.labels.items() if axis != series]
         found.setdefault(", ".join(rest), []).append(group)
     return series, found
+
+
+def _series(collection: Collection) -> str:
+    """Return the algorithms, or the axis with most labels, of several the last: what there is most of is compared."""
+    axes = collection.axes
+    if "algorithm" in axes or not axes:
+        return "algorithm"
+    return max(reversed(axes), key=lambda axis: len({group.labels.get(axis) for group in collection.groups}))
 
 
 def over_rounds(key: str, start: int = 1) -> Maker:
