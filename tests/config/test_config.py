@@ -140,6 +140,9 @@ def test_whether_a_key_changes_results_is_said_at_the_key() -> None:
         "wandb",
         "data.dir",
         "data.path",
+        "data.test",
+        "data.label",
+        "data.client",
         "flower.deadline",
     )
     assert not any(map(changes_results, harmless))

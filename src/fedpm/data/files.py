@@ -29,6 +29,11 @@ def read_table(where: str, path: Path) -> Table:
         raise DataError(f"{table}: cannot read this file ({error.strerror})") from None
     except (UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{table}: cannot be read as a table ({error}); write it as UTF-8 .csv") from None
+    if len(names) == 1 and (other := next((mark for mark in ";\t|" if mark in names[0]), "")):
+        raise DataError(
+            f"{table}: its names are separated by {other!r}; values should be by commas: in pandas, "
+            f"read_csv(…, sep={other!r}).to_csv(…, index=False)"
+        )
     check_names(where, names)
     if not rows:
         raise DataError(f"{table}: has no rows; there should be a line of names and a line an example")

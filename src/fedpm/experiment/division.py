@@ -18,7 +18,9 @@ from fedpm.training.features import cached
 
 def load(data: DataConfig) -> Dataset:
     """Return the data that the settings name."""
-    return load_dataset(data.name, data.dir) if data.path is None else folder(data.path)
+    if data.path is None:
+        return load_dataset(data.name, data.dir)
+    return folder(data.path, test=data.test, label=data.label, client=data.client, given=data.split == "given")
 
 
 @dataclass(frozen=True)

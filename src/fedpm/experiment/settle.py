@@ -117,7 +117,7 @@ def _settle_privacy(config: Config) -> Config:
 
 def _placed(data: DataConfig) -> DataConfig:
     """Make paths absolute, so that a run can be resumed from anywhere."""
-    places = {key: getattr(data, key) for key in ("dir", "path")}
+    places = {key: getattr(data, key) for key in ("dir", "path", "test")}
     return data.model_copy(
         update={key: str(Path(place).expanduser().resolve()) for key, place in places.items() if place}
     )
