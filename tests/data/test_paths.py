@@ -11,6 +11,9 @@ from fedpm import config as configs
 from fedpm.data.datasets import Dataset
 from fedpm.errors import ConfigError, DataError
 from fedpm.experiment.division import load
+from tests.command import Command, cli
+
+__all__ = ["cli"]
 
 X = np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32)
 WORDS = np.array(["sick", "well"])[(X[:, 0] > 0).astype(int)]
@@ -84,3 +87,36 @@ def test_names_of_columns_belong_to_a_table(tmp_path: Path) -> None:
             loaded(tmp_path, setting)
     with pytest.raises(ConfigError, match=r"^data.client = 'ward' belongs to data.path, and there is none$"):
         configs.load(None, ["data.client=ward"])
+
+
+def test_a_file_is_scored_whole_and_a_data_set_on_its_test_part(cli: Command, tmp_path: Path) -> None:
+    table, few = write(tmp_path / "table.csv", "diagnosis", "ward"), tmp_path / "few.csv"
+    few.write_text("\n".join(line for line in table.read_text().splitlines() if not line.endswith("oslo")) + "\n")
+    columns = {"label": "diagnosis", "client": "ward"}
+    settings = {"name": "folder", "path": str(table), "split": "given", **columns}
+    fedpm.run("quickstart", model={"name": "mlp"}, rounds=1, local={"epochs": 1}, workers=1, data=settings, out="run")
+    usual = ["--data", str(write(tmp_path / "usual.csv")), "--label", "label", "--client", "client"]
+    calls = {"own": ["run"], "file": ["run", "--data", str(few)], "named": ["run/model.fedpm", *usual]}
+    scored = {name: cli("model", "eval", *words).stdout.split("on ")[-1] for name, words in calls.items()}
+    assert scored["own"] == "the test part of table, 6 examples\n"
+    assert scored["file"] == "all of few, 40 examples\n"
+    assert scored["named"] == "all of usual, 60 examples\n"
+    shown = cli("data", "show", str(table), "--label", "diagnosis", "--client", "ward", "--split", "given").stdout
+    assert "client narvik: 18 = sick:" in shown
+
+
+def test_words_of_a_file_have_the_numbers_that_the_model_gave_them(cli: Command, tmp_path: Path) -> None:
+    table = write(tmp_path / "table.csv", client=None)
+    fedpm.run(
+        "quickstart", model={"name": "mlp"}, rounds=1, local={"epochs": 1}, workers=1, clients={"total": 2},
+        data={"name": "folder", "path": str(table)}, out="run",
+    )  # fmt: skip
+    head, *rows = table.read_text().splitlines()
+    right = {}
+    for word in ("sick", "well"):
+        (tmp_path / f"{word}.csv").write_text("\n".join([head, *(row for row in rows if row.endswith(word))]) + "\n")
+        told = cli("model", "eval", "run", "--data", f"{word}.csv").stdout
+        accuracy, count = re.findall(r"accuracy ([\d.]+) .* (\d+) examples", told)[0]
+        right[word] = round(float(accuracy) * int(count))
+    whole = cli("model", "eval", "run", "--data", "table.csv").stdout
+    assert whole.startswith(f"accuracy {sum(right.values()) / 60:.4f}")
