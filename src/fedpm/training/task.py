@@ -74,7 +74,10 @@ def imported(key: str, name: str, known: tuple[str, ...] = ()) -> Any:
         raise ConfigError(f"{key} = {name!r}: came through the Python API, and must be given again there")
     module, colon, attribute = name.partition(":")
     if not colon:
-        raise ConfigError(f"{key} = {name!r}: {choices(name, known)}, or MODULE:FUNCTION")
+        among = (
+            f"{choices(name, known)}, or MODULE:FUNCTION" if known else "should be MODULE:FUNCTION, such as net:make"
+        )
+        raise ConfigError(f"{key} = {name!r}: {among}")
     try:
         return getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:
