@@ -174,10 +174,34 @@ def test_targets_of_every_kind_train(
 
 MISFITS: list[tuple[dict[str, Any], Callable[[np.ndarray[Any, Any]], Any], int, str]] = [
     ({}, lambda y: y / 2, 10, "task.loss = 'auto': labels are not one class an example"),
+    (
+        {},
+        lambda y: y + 0.0,
+        10,
+        "an example (the first is 0.0, float32: if that is a class, give y.astype(int)), so say",
+    ),
+    (
+        {},
+        lambda y: np.eye(10)[y],
+        10,
+        "(the first is [1, 0, 0, 0, 0, 0, 0, 0, …], float32: if that is one-hot, give y.a",
+    ),
+    (
+        {"loss": "cross-entropy"},
+        lambda y: np.eye(10, dtype=int)[y],
+        10,
+        ", bool: if that is one-hot, give y.argmax(1))",
+    ),
+    ({"loss": "cross-entropy"}, lambda y: y + 0.0, 10, ", float32: if that is a class, give y.astype(int)); they"),
     ({"loss": "binary"}, lambda y: y, 10, "task.loss = 'binary': a label of own is 9; it compares truth values"),
     ({"loss": "binary"}, lambda y: y > 4, 2, "(1, 2) for one input; it should be (1, 1): one number"),
     ({"loss": "mse"}, lambda y: y / 2, 3, "(1, 3) for one input; it should be (1, 1): one number"),
-    ({"loss": "cross-entropy"}, lambda y: y / 2, 10, "labels of own are float32 of shape (); they should be whole"),
+    (
+        {"loss": "cross-entropy"},
+        lambda y: y / 2,
+        10,
+        "labels of own are float32 of shape () (the first is ",
+    ),
     ({"loss": lambda o, t: o}, lambda y: y, 10, "task.loss = 'own:<lambda>' gave a tensor of shape (1, 10); it"),
     ({"loss": F.nll_loss}, lambda y: y / 2, 10, "task.loss = 'own:nll_loss' cannot be computed from an output"),
     (

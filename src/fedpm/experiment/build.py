@@ -119,7 +119,7 @@ def build(
     check_given(config, net, data)
     dataset = data or load(config.data)
     wanted = metrics or ([] if config.task.metrics == "auto" else config.task.metrics)
-    task, called, judged = task_of(loss or config.task.loss, wanted, labelled=dataset.labelled)
+    task, called, judged = task_of(loss or config.task.loss, wanted, labelled=dataset.labelled, labels=dataset.train.y)
     config = settle(peopled(config, dataset, own=data is not None, remote=remote), net, data, (called, judged))
     participation = Participation(config.seed, config.clients.total, config.clients.per_round)
     guarantee = guarantee_of(config)

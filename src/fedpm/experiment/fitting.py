@@ -21,7 +21,7 @@ from fedpm.training.evaluation import evaluate
 from fedpm.training.losses import LOSSES, binary, cross_entropy
 from fedpm.training.metrics import METRICS
 from fedpm.training.private import check_alone
-from fedpm.training.task import Task
+from fedpm.training.task import Task, meant
 
 CPU = torch.device("cpu")
 _TRIED = 2000  # examples on which a metric of the caller's own is tried, at most
@@ -106,8 +106,8 @@ def _wanted(task: Task, called: str, dataset: Dataset, shape: tuple[int, ...]) -
     if task.loss is cross_entropy:
         if y.dtype.kind == "f":
             raise ConfigError(
-                f"task.loss = {called!r}: labels of {dataset.name} are {y.dtype} of shape {y.shape[1:]}; they should "
-                "be whole numbers, the classes: use 'mse' or 'binary' for others"
+                f"task.loss = {called!r}: labels of {dataset.name} are {y.dtype} of shape {y.shape[1:]}"
+                f"{meant(dataset.train.y)}; they should be whole numbers, the classes: use 'mse' or 'binary' for others"
             )
         classes = len(dataset.classes) if y.dtype.kind == "i" else 2
         if classes == 1 and shape[1:2] == (1,):  # whose softmax is 1 and loss 0, whatever the network says
@@ -120,7 +120,10 @@ def _wanted(task: Task, called: str, dataset: Dataset, shape: tuple[int, ...]) -
             return None
         gaps = len(np.union1d(y, dataset.train.y)) < classes
         remedy = f"; their labels go up to {classes - 1}, with gaps: number them 0, 1, …" if gaps else ""
-        return f"{(1, classes, *y.shape[1:])}: a score for each of the {classes} classes of {_of(dataset)}{remedy}"
+        return (
+            f"{(1, classes, *y.shape[1:])}: a score for each of the {classes} classes of {_of(dataset)}"
+            f"{remedy or meant(dataset.train.y)}"
+        )
     if not any(task.loss is loss for loss in LOSSES.values()):
         return None
     if task.loss is binary and (y.min() < 0 or y.max() > 1):
