@@ -21,6 +21,7 @@ from fedpm.experiment.observers import Callback
 from fedpm.experiment.progress import shows
 from fedpm.experiment.result import Result
 from fedpm.experiment.statistics import replaced, untrained
+from fedpm.files import writing
 from fedpm.model.kinds import Selector, check_network
 from fedpm.training.losses import Loss
 
@@ -79,7 +80,9 @@ def run(
         _warn(experiment, net)
     if out is None:
         return train(experiment, None, on_round=on_round, progress=progress, start=start)
-    with RunFolder.create(Path(out), experiment.config_toml) as folder:
+    with writing(Path(out)):
+        begun = RunFolder.create(Path(out), experiment.config_toml)
+    with begun as folder:
         try:
             return train(experiment, folder, on_round=on_round, progress=progress, start=start)
         except KeyboardInterrupt as stopped:

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from fedpm.files import write_atomically
+from fedpm.files import make_folder, write_atomically
 from fedpm.report import fairness
 from fedpm.report.curves import Drawn, draw, fitted, laid_out, over_bytes, over_rounds
 from fedpm.report.frontier import frontier
@@ -243,7 +243,7 @@ def _rendered(figure: Figure, form: str) -> bytes:
 
 def save(drawn: Drawn, folder: Path) -> str:
     """Write a figure as PNG, SVG and PDF, on white, and return it as SVG for a page of any colour."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     files = {form: _rendered(drawn.figure, form) for form in ("png", "svg", "pdf")}
     for form, data in files.items():
         write_atomically(folder / f"{drawn.name}.{form}", on_white(data) if form == "svg" else data)
