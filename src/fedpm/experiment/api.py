@@ -10,8 +10,6 @@ from torch import nn
 from fedpm.children import stop_import
 from fedpm.config import LENGTH, Base, Config, changes_results, flattened, load
 from fedpm.data.datasets import Dataset
-from fedpm.data.federation import Federation
-from fedpm.data.ondemand import OnDemand
 from fedpm.engines.base import Engine
 from fedpm.errors import ConfigError, DataError, require
 from fedpm.experiment.build import Experiment, build, start_engine
@@ -71,11 +69,11 @@ def run(
     stop_import()
     _check_kinds(net, on_round)
     dataset = _dataset(data, settings)
-    _check_total(dataset, settings)
     settings |= {} if weights is None else {"model.weights": weights}
     given: dict[str, Any] = {"net": net, "data": dataset, "frozen": frozen, "trained": trained, "masked": masked}
     given |= {"loss": loss, "metrics": _several(metrics), "remote": remote}
     experiment = _built(load(config, settings), **given)
+    _check_total(experiment, settings)
     if net is not None and weights is None and not shows(progress):
         _warn(experiment, net)
     if out is None:
@@ -138,13 +136,13 @@ def _dataset(data: Dataset | Mapping[str, Any] | None, settings: dict[str, Any])
     return data
 
 
-def _check_total(data: Dataset | None, settings: Mapping[str, Any]) -> None:
-    """Refuse another number of clients than the data name."""
-    total = flattened(settings).get("clients.total")
-    if isinstance(data, Federation | OnDemand) and total not in (None, len(data.clients)):
+def _check_total(experiment: Experiment, settings: Mapping[str, Any]) -> None:
+    """Refuse another number of clients than the data name; one of a preset gives way to them."""
+    total, named = flattened(settings).get("clients.total"), experiment.participation.clients
+    if total not in (None, named):
         raise ConfigError(
-            f"clients.total = {total}: {data.name} names {len(data.clients)} clients, who all belong to the run; leave "
-            "it out, and say with clients.sampled how many take part in a round"
+            f"clients.total = {total}: {experiment.dataset.name} names {named} clients, who all belong to the run; "
+            "leave it out, and say with clients.sampled how many take part in a round"
         )
 
 
