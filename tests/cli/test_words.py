@@ -67,6 +67,8 @@ def test_a_word_of_no_option_is_told_how_it_was_meant(words: str, sentence: str)
     ("words", "meant"),
     [
         ("rnu", "there is no such command; did you mean run?"),
+        ("trian", "there is no such command; did you mean run?"),
+        ("evaluate", "there is no such command; did you mean model eval?"),
         ("data shwo", "there is no such command; did you mean show?"),
         ("run --preset quikstart", "there is no such preset; did you mean quickstart?"),
         ("study run codres", "there is no such study; did you mean coders?"),

@@ -107,7 +107,7 @@ def test_a_file_is_scored_whole_and_a_data_set_on_its_test_part(cli: Command, tm
 
 def test_another_number_of_clients_than_a_table_names_is_refused(cli: Command, tmp_path: Path) -> None:
     table = {"name": "folder", "path": str(write(tmp_path / "table.csv")), "split": "given"}
-    sentence = "clients.total = 7: table names 3 clients, who all belong to the run; leave it out"
+    sentence = "clients.total = 7: there are 3 clients in table, who all belong to the run; leave it out"
     with pytest.raises(ConfigError, match=sentence):
         fedpm.run("quickstart", model={"name": "mlp"}, data=table, clients={"total": 7})
     words = [word for key, value in table.items() for word in ("--set", f"data.{key}={value}")]

@@ -25,6 +25,8 @@ from fedpm.errors import DataError, choices
 from fedpm.rng import Streams
 
 Array = npt.NDArray[Any]
+OWN = "own"
+"""The name of data that nobody has given one."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,11 @@ class Dataset:
     def input_shape(self) -> tuple[int, ...]:
         """The shape of one input: (channels, height, width) for images."""
         return tuple(self.train.x.shape[1:])
+
+    @property
+    def called(self) -> str:
+        """What sentences call the data."""
+        return "your data" if self.name == OWN else self.name
 
     @property
     def labelled(self) -> bool:
@@ -107,14 +114,19 @@ class Dataset:
 
 def dataset(
     train: Any,
-    test: Any,
+    test: Any = None,
     *,
     classes: tuple[str, ...] | None = None,
-    name: str = "own",
+    name: str = OWN,
     preprocessing: str = "",
     label: str = "label",
 ) -> Dataset:
     """Make a data set of your own: ``(inputs, labels)``, or what else ``fedpm.data.given`` reads."""
+    if test is None:
+        raise DataError(
+            "test: there should be something to report on, that no client trains with; give fedpm.dataset(train=…, "
+            "test=(inputs, labels)), or let fedpm.federation([…], test=0.1) cut off a share"
+        )
     pairs = {where: examples(where, source, label) for where, source in (("train", train), ("test", test))}
     (x, _), (test_x, _) = pairs.values()
     if x.shape[1:] != test_x.shape[1:]:

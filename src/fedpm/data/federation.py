@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedpm.data.datasets import Dataset, Shard, preprocessing_of
+from fedpm.data.datasets import OWN, Dataset, Shard, preprocessing_of
 from fedpm.data.files import folders, read_table
 from fedpm.data.folder import load_arrays
 from fedpm.data.given import Pair, examples
@@ -103,7 +103,7 @@ def federation(
     label: str = "label",
     client: str = "client",
     classes: tuple[str, ...] | None = None,
-    name: str = "own",
+    name: str = OWN,
     preprocessing: str = "",
 ) -> Federation:
     """Make a federation of data as they lie at several places.

@@ -96,9 +96,19 @@ def read_images(where: str, folder: Path) -> tuple[Lazy, Array]:
     require("images", "a folder of images", "PIL")
     files = [file for group in folders(folder) for file in images(group)]
     if not files:
+        refuse_loose(where, folder)
         raise DataError(f"{where}: {folder} has no images; it should hold a folder for each class, with images in it")
     reader = _Images(files, where)
     return lazy(reader, len(files), where, reader.name), np.array([file.parent.name for file in files])
+
+
+def refuse_loose(where: str, folder: Path) -> None:
+    """Refuse images that lie in no folder of a class."""
+    if loose := images(folder):
+        raise DataError(
+            f"{where}: {folder} holds {loose[0].name} and no folder for each class; put images where their class is "
+            "the name of the folder: class/*.png, for several clients client/class/*.png"
+        )
 
 
 def folders(path: Path) -> list[Path]:

@@ -5,7 +5,7 @@ from typing import Any
 
 from fedpm.data.datasets import Dataset, dataset
 from fedpm.data.federation import TEST, by_owner, federation
-from fedpm.data.files import folders, images, read_table
+from fedpm.data.files import folders, images, read_table, refuse_loose
 from fedpm.data.folder import CLIENT, load_arrays, read_folder
 from fedpm.data.given import examples
 from fedpm.data.tables import by_client, column
@@ -36,6 +36,8 @@ def of_path(
             raise DataError(f"data.{key} = {value!r}: names a column, and {path} is no table; leave it out")
     if path.is_dir() and any(images(place) or any(map(images, folders(place))) for place in folders(path)):
         return _image_folder(path, test)
+    if path.is_dir():
+        refuse_loose("data.path", path)
     arrays, classes = read_folder(path)
     if test is not None:
         raise DataError(f"data.test = {test!r}: {path} holds test_x and test_y already; leave it out")

@@ -128,6 +128,11 @@ def _dataset(data: Dataset | Mapping[str, Any] | None, settings: dict[str, Any])
             raise DataError("data: a mapping holds settings of the table data; give data as fedpm.federation({…})")
         settings["data"] = data
         return None
+    if isinstance(data, str | Path):
+        raise DataError(
+            f"data: {str(data)!r} is a path; read it first: data=fedpm.federation({str(data)!r}) if it says whose each "
+            f"example is, else data=fedpm.load_dataset({str(data)!r})"
+        )
     if data is not None and not isinstance(data, Dataset):
         raise DataError(
             f"data: a {type(data).__name__} is no data set; give fedpm.dataset(train=…, test=…), or each client's own "
@@ -141,8 +146,8 @@ def _check_total(experiment: Experiment, settings: Mapping[str, Any]) -> None:
     total, named = flattened(settings).get("clients.total"), experiment.participation.clients
     if total not in (None, named):
         raise ConfigError(
-            f"clients.total = {total}: {experiment.dataset.name} names {named} clients, who all belong to the run; "
-            "leave it out, and say with clients.sampled how many take part in a round"
+            f"clients.total = {total}: there are {named} clients in {experiment.dataset.called}, who all belong to the "
+            "run; leave it out, and say with clients.sampled how many take part in a round"
         )
 
 

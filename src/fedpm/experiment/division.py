@@ -112,8 +112,8 @@ def _federated(config: Config, dataset: Dataset) -> Federation:
 def _split(config: Config, dataset: Dataset, train: Shard) -> list[Indices]:
     if config.data.split != "iid" and not dataset.labelled:
         raise DataError(
-            f"data.split = {config.data.split!r}: {dataset.name} has no class an example to divide by; use 'iid', or "
-            "give each client its own (fedpm.federation)"
+            f"data.split = {config.data.split!r}: there is no class an example in {dataset.called} to divide by; use "
+            "'iid', or give each client its own (fedpm.federation)"
         )
     return split(
         train.y,

@@ -11,10 +11,9 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedpm.data.datasets import Dataset, to_input, to_target
+from fedpm.data.datasets import OWN, Dataset, to_input, to_target
 from fedpm.data.partition import Indices
 from fedpm.errors import ConfigError, DataError
-from fedpm.experiment.settle import OWN
 from fedpm.model.masking import MaskedNetwork
 from fedpm.model.outputs import logits_of
 from fedpm.training.evaluation import evaluate
@@ -78,7 +77,7 @@ def spare_outputs(network: MaskedNetwork, task: Task, dataset: Dataset) -> str:
 
 
 def _of(dataset: Dataset) -> str:
-    return "your data" if dataset.name == OWN else f"{dataset.name} (data.name)"
+    return dataset.called if dataset.name == OWN else f"{dataset.name} (data.name)"
 
 
 def check_batches(
@@ -106,7 +105,7 @@ def _wanted(task: Task, called: str, dataset: Dataset, shape: tuple[int, ...]) -
     if task.loss is cross_entropy:
         if y.dtype.kind == "f":
             raise ConfigError(
-                f"task.loss = {called!r}: labels of {dataset.name} are {y.dtype} of shape {y.shape[1:]}"
+                f"task.loss = {called!r}: labels of {dataset.called} are {y.dtype} of shape {y.shape[1:]}"
                 f"{meant(dataset.train.y)}; they should be whole numbers, the classes: use 'mse' or 'binary' for others"
             )
         classes = len(dataset.classes) if y.dtype.kind == "i" else 2
@@ -129,8 +128,8 @@ def _wanted(task: Task, called: str, dataset: Dataset, shape: tuple[int, ...]) -
     if task.loss is binary and (y.min() < 0 or y.max() > 1):
         worst = y.max() if y.max() > 1 else y.min()
         raise ConfigError(
-            f"task.loss = 'binary': a label of {dataset.name} is {worst}; it compares truth values, or numbers from 0 "
-            "to 1: use 'cross-entropy' for classes, 'mse' for numbers"
+            f"task.loss = 'binary': a label of {dataset.called} is {worst}; it compares truth values, or numbers from "
+            "0 to 1: use 'cross-entropy' for classes, 'mse' for numbers"
         )
     if math.prod(shape) == y[:1].size:
         return None
@@ -145,8 +144,8 @@ def _check_metrics(module: nn.Module, task: Task, dataset: Dataset) -> None:
         own = metric is not METRICS.get(metric.name)
         if not own and metric.name in ("accuracy", "f1") and task.loss is not binary and not _whole(y):
             raise ConfigError(
-                f"metric {metric.name!r} counts classes or truth values, and labels of {dataset.name} are numbers; use "
-                "'mse', 'mae' or 'r2'"
+                f"metric {metric.name!r} counts classes or truth values, and labels of {dataset.called} are numbers; "
+                "use 'mse', 'mae' or 'r2'"
             )
         few = dataset.test.take(np.arange(min(_TRIED if own else 2, len(y))))
         about, alone = f"outputs and targets of {len(few)} examples", Task(task.loss, (metric,))
@@ -174,7 +173,7 @@ def check_suits(task: Task, called: str, dataset: Dataset, *, logit_adjustment: 
     if logit_adjustment and not (dataset.labelled and softmax):
         raise ConfigError(
             f"local.logit_adjustment = {logit_adjustment}: weighs the classes of cross-entropy, and with task.loss = "
-            f"{called!r} on {dataset.name} there are none; use 0"
+            f"{called!r} on {dataset.called} there are none; use 0"
         )
 
 
