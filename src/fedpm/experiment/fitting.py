@@ -59,23 +59,6 @@ def check_fit(network: MaskedNetwork, task: Task, called: str, dataset: Dataset)
     _check_metrics(module, task, dataset)
 
 
-def spare_outputs(network: MaskedNetwork, task: Task, dataset: Dataset) -> str:
-    """Return a sentence on outputs that stand for no class, none if there are none: they train, but say nothing."""
-    classes = len(dataset.classes)
-    if task.loss is not cross_entropy or not dataset.labelled:
-        return ""
-    module = network.module(network.weights(0), network.initial_stats())
-    with torch.inference_mode():
-        outputs = logits_of(module(to_input(dataset.test.x[:1], CPU))).shape[1]
-    if outputs == classes:
-        return ""
-    return (
-        f"the network gives {outputs} scores, and {_of(dataset)} have {classes} classes: scores {classes} to "
-        f"{outputs - 1} stand for none; let its last layer give {classes}, or, if data of the others will come, name "
-        f"all {outputs}: fedpm.dataset(…, classes=(…))"
-    )
-
-
 def _of(dataset: Dataset) -> str:
     return dataset.called if dataset.name == OWN else f"{dataset.name} (data.name)"
 

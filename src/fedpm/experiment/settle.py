@@ -1,5 +1,6 @@
 """Settings that depend on machine and caller, settled, so that the written configuration is complete."""
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,12 @@ def peopled(config: Config, data: Dataset, *, own: bool, remote: bool = False) -
             )
         return config
     if not own and config.data.split != "given":
+        warnings.warn(
+            f"{data.called} says which of {len(data.clients)} clients has which example, and data.split = "
+            f"{config.data.split!r} deals them anew: set data.split=given to leave each client its own",
+            UserWarning,
+            stacklevel=2,
+        )
         return config
     total, sampled = len(data.clients), config.clients.sampled
     if sampled is not None and sampled > total:
