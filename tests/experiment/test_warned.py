@@ -40,7 +40,9 @@ def test_classes_that_are_tested_and_trained_by_nobody_are_told() -> None:
     few = Y < 2
     own = fedpm.federation({"a": (X[few], Y[few])}, test=(X, Y), classes=("ant", "bee", "cat"))
     (sentence,) = told(own)
-    assert sentence.startswith("no client trains on class cat, and the test data hold it: it will not be learned; give")
+    assert sentence.startswith(
+        "no client trains on these classes of the test data: cat; they will not be learned: give"
+    )
 
 
 def test_clients_that_a_table_names_and_a_split_leaves_out_of_account_are_told(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import sys
 import warnings
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, TextIO
 
 import typer
 
@@ -54,11 +54,22 @@ def command_line(*, helping: bool) -> typer.Typer:
     return app
 
 
-def _tell(message: Warning | str, category: type[Warning], filename: str, lineno: int, *more: Any) -> None:
+def _tell(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
     """Show a warning of this package as a sentence: the line of code from which it came says nothing to a user."""
     own = Path(filename).is_relative_to(Path(__file__).parent.parent)
-    text = f"fedpm: {printable(str(message))}\n" if own else warnings.formatwarning(message, category, filename, lineno)
-    sys.stderr.write(text)
+    text = (
+        f"fedpm: {printable(str(message))}\n"
+        if own
+        else warnings.formatwarning(message, category, filename, lineno, line)
+    )
+    (file or sys.stderr).write(text)
 
 
 def main() -> None:

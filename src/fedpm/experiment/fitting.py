@@ -94,7 +94,7 @@ def _wanted(task: Task, called: str, dataset: Dataset, shape: tuple[int, ...]) -
         classes = len(dataset.classes) if y.dtype.kind == "i" else 2
         if classes == 1 and shape[1:2] == (1,):  # whose softmax is 1 and loss 0, whatever the network says
             raise ConfigError(
-                f"the only class of {_of(dataset)} is {dataset.classes[0]!r}: there is nothing to tell apart; give "
+                f"the only class of {dataset.called} is {dataset.classes[0]!r}: there is nothing to tell apart; give "
                 "examples of two at least, or, if others will come, name them all: fedpm.dataset(…, classes=(…))"
             )
         fits = len(shape) == y.ndim + 1 and shape[1] >= classes and shape[2:] == y.shape[1:]

@@ -71,6 +71,6 @@ def untaught(dataset: Dataset, train: Shard) -> str:
         return ""
     several = f"{', '.join(missing[:5])}{' …' if len(missing) > 5 else ''}"
     return (
-        f"no client trains on class {several}, and the test data hold it: it will not be learned; give clients "
-        "examples of it, or leave it out of the test data"
+        f"no client trains on these classes of the test data: {several}; they will not be learned: give clients "
+        "examples of them, or leave them out"
     )
