@@ -68,7 +68,7 @@ def test_tutorials_run(
     exec(compile(tutorial.read_text(), str(tutorial), "exec"), {"__name__": "__main__"})  # noqa: S102
     said = capsys.readouterr().out
     best = max(float(number) for number in re.findall(r"\b0\.\d{3}\b", said))
-    assert best > (0.05 if tutorial.stem == "private" else 0.75), said
+    assert best > 0.75, said
 
 
 def test_every_page_has_its_place_on_the_site() -> None:

@@ -30,6 +30,13 @@ ALONE = ["--set", "workers=1"]  # what is as small as this trains faster than a 
 SETTINGS = [word for setting in SMALL for word in ("--set", setting)]
 FEW = {"run": SETTINGS, "privacy curve": ["--repetitions", "3"]}
 """What makes a command small; to resume takes the settings of the run."""
+NET = """from fedpm.model.nets import build
+
+
+def make():
+    return build("conv4-slim", (1, 8, 8), 10)
+"""
+"""The module of a network of one's own that pages name."""
 ELSEWHERE = [
     ("data", "get"),
     ("study", "run"),
@@ -63,6 +70,8 @@ def test_commands_of_a_page_run(page: Path, cli: Command) -> None:
         called.insert(0, ["run", "--out", "runs/try"])
     rng = np.random.default_rng(0)  # the file that the tutorial on hospitals writes
     np.savez("places.npz", x=rng.random((600, 1, 8, 8), np.float32), y=np.arange(600) % 10, client=np.arange(600) % 3)
+    np.savez("test.npz", x=rng.random((50, 1, 8, 8), np.float32), y=np.arange(50) % 10)  # and what a model is tried on
+    Path("net.py").write_text(NET)
     for words in called:
         if any(tuple(words[: len(start)]) == start for start in ELSEWHERE):
             continue

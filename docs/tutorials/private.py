@@ -13,20 +13,39 @@
 # a budget that you set for the whole run. (`pip install '.[privacy]'`)
 
 # %%
+from torch import nn
+
 import fedpm
 
-result = fedpm.run(
-    "quickstart",
-    model={"name": "conv4-slim"},
-    rounds=2,
-    local={"epochs": 1},
-    privacy={"unit": "example", "epsilon": 8},
-    progress=False,
-)
-for record in result.rounds:
+digits = fedpm.load_dataset("digits")
+
+
+def private(clients):
+    """Train with a budget of ε = 8."""
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
+    return fedpm.run(
+        "quickstart",
+        net=net,
+        data=digits,
+        clients={"total": clients},
+        rounds=5,
+        privacy={"unit": "example", "epsilon": 8},
+        progress=False,
+    )
+
+
+for record in private(clients=2).rounds:
     print(f"accuracy {record['accuracy']:.3f}, ε spent {record['epsilon']:.2f}")
 
 # %% [markdown]
-# Two rounds with 144 examples at each of ten clients are too few to learn much privately: noise that hides one example in 144 hides a lot of what
-# they have in common too. With more examples at each client the same ε costs less. [Privacy](../privacy.md) has the measurements, says who is
-# protected from whom, and what is not promised. Next: [a fleet](fleet.md).
+# Two clients with some 650 examples each learn most of it: without privacy they reach 0.95. The network is small on purpose. Noise falls on every parameter,
+# and a larger network drowns in it.
+#
+# Now the same examples at ten clients, some 130 each:
+
+# %%
+print(f"accuracy {private(clients=10).rounds[-1]['accuracy']:.3f}")
+
+# %% [markdown]
+# Noise that hides one example in 130 hides a lot of what they have in common too. With more examples at each client the same ε costs less.
+# [Privacy](../privacy.md) has the measurements, says who is protected from whom, and what is not promised. Next: [a fleet](fleet.md).

@@ -1,5 +1,6 @@
 """Every error that fedpm raises on purpose; the command line prints their text and no traceback."""
 
+import errno
 from collections.abc import Collection
 from difflib import get_close_matches
 from importlib.util import find_spec
@@ -39,6 +40,15 @@ class WireError(FedPMError):
 
 class ArtifactError(FedPMError):
     """A model file or a run folder is damaged, missing, or belongs to something else."""
+
+
+class WriteError(ArtifactError, OSError):
+    """A file or a folder cannot be written; of ``errno``, ``strerror`` and ``filename``, as any OSError."""
+
+    def __str__(self) -> str:
+        full = self.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        remedy = "make room there, or choose another place" if full else "choose another place, where you may write"
+        return f"{self.filename}: cannot be written ({self.strerror}); {remedy}"
 
 
 class EngineError(FedPMError):

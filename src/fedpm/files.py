@@ -2,12 +2,25 @@
 
 import os
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from fedpm.errors import ArtifactError
+from fedpm.errors import ArtifactError, WriteError
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
 _MORE = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Say what cannot be written by the name that its user knows, which is not that of a temporary file."""
+    try:
+        yield
+    except WriteError:
+        raise
+    except OSError as error:
+        raise WriteError(error.errno, error.strerror or str(error), str(path)) from error
 
 
 def write_atomically(path: Path, data: bytes, *, mode: int = 0o666) -> None:
@@ -18,17 +31,19 @@ def write_atomically(path: Path, data: bytes, *, mode: int = 0o666) -> None:
     if not path.parent.is_dir():
         raise ArtifactError(f"{path}: there is no folder {path.parent} to write to; make it first")
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
-    try:
-        _write(temporary, _NEW, mode, data)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    sync_folder(path.parent)
+    with writing(path):
+        try:
+            _write(temporary, _NEW, mode, data)
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        sync_folder(path.parent)
 
 
 def append_durably(path: Path, data: bytes) -> None:
     """Add to the end of a file, and return only once that is safely on disk."""
-    _write(path, _MORE, 0o666, data)
+    with writing(path):
+        _write(path, _MORE, 0o666, data)
 
 
 def _write(path: Path, flags: int, mode: int, data: bytes) -> None:
@@ -44,10 +59,11 @@ def _write(path: Path, flags: int, mode: int, data: bytes) -> None:
 
 def make_folder(path: Path) -> None:
     """Make a folder and those above it; their names are safely on disk when this returns."""
-    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
-    path.mkdir(parents=True, exist_ok=True)
-    for folder in reversed(missing):
-        sync_folder(folder.parent)
+    with writing(path):
+        missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+        path.mkdir(parents=True, exist_ok=True)
+        for folder in reversed(missing):
+            sync_folder(folder.parent)
 
 
 def sync_folder(folder: Path) -> None:

@@ -67,6 +67,8 @@ def test_a_word_of_no_option_is_told_how_it_was_meant(words: str, sentence: str)
     ("words", "meant"),
     [
         ("rnu", "there is no such command; did you mean run?"),
+        ("trian", "there is no such command; did you mean run?"),
+        ("evaluate", "there is no such command; did you mean model eval?"),
         ("data shwo", "there is no such command; did you mean show?"),
         ("run --preset quikstart", "there is no such preset; did you mean quickstart?"),
         ("study run codres", "there is no such study; did you mean coders?"),
@@ -104,6 +106,9 @@ def test_keys_are_a_table_of_all_or_of_some() -> None:
     assert head.split() == ["key", "default", "meaning"]
     assert re.fullmatch(r"local.batch_size +128 +examples in a minibatch, at most *", row)
     assert "fedmask: " in fedpm("keys", "algorithm").stdout
+    start = "\n\nWithout --preset and --config, fedpm run starts from the preset quickstart: local.epochs = 10"
+    assert fedpm("keys", "local").stdout.endswith(f"{start}\n")
+    assert f"{start}, fedpm.effort = bits\n" in fedpm("keys").stdout
     (head, row) = fedpm("keys", "fedpm.", "--preset", "quickstart").stdout.splitlines()[:2]
     assert head.split() == ["key", "quickstart", "meaning"]
     assert row.split()[:2] == ["fedpm.effort", "bits"]

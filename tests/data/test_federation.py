@@ -184,7 +184,7 @@ def test_a_place_of_a_fleet_has_its_own_data() -> None:
     assert len(made.at(None).train) == 5
     with pytest.raises(DataError, match="client 2: there are 2 clients"):
         made.at(2)
-    with pytest.raises(DataError, match=r"own holds the data of 2 clients, and one place"):
+    with pytest.raises(DataError, match=r"there are 2 clients in your data, and one place"):
         fedpm.run(small_config(), net=small_net(), data=made, remote=True)
 
 
@@ -281,10 +281,10 @@ def test_impossible_federations_are_refused() -> None:
         fedpm.federation([PAIR], test=PAIR, classes=("a", "b", "a"))
     assert len(fedpm.federation([PAIR], test=np.float32(0.1)).test) == 3
     given = fedpm.federation([PAIR, PAIR], test=PAIR)
-    with pytest.raises(ConfigError, match=r"clients.sampled = 3: own has 2 clients"):
+    with pytest.raises(ConfigError, match=r"clients.sampled = 3: there are 2 clients in your data"):
         fedpm.run(small_config(clients={"total": 4, "sampled": 3}), net=small_net(), data=given)
-    with pytest.raises(ConfigError, match=r"clients.total = 5: .* names 2 clients"):
-        fedpm.run(small_config(), net=small_net(), data=given, clients={"total": 5})
+    with pytest.raises(ConfigError, match=r"clients.total = 5: there are 2 clients in your data"):
+        fedpm.run(small_config(data={}), net=torch.nn.Linear(4, 3), data=given, clients={"total": 5})
 
 
 def test_a_table_names_its_clients(tmp_path: Path) -> None:
@@ -345,6 +345,23 @@ def test_files_that_name_no_clients_are_a_data_set_to_split(tmp_path: Path) -> N
         folder(tmp_path / "images")
 
 
+def test_images_without_folders_are_told_where_to_lie(tmp_path: Path) -> None:
+    write_images(tmp_path / "all")
+    loose = tmp_path / "all" / "cat"
+    for where, read in (("data.path", lambda: folder(loose)), ("client 0", lambda: fedpm.federation([loose]))):
+        with pytest.raises(DataError, match=rf"{where}: .*cat holds 0.png and no folder .*: class/\*.png, for several"):
+            read()
+
+
+def test_what_is_given_in_place_of_data_is_told_what_to_give(tmp_path: Path) -> None:
+    with pytest.raises(
+        DataError, match=r"data: 'all.csv' is a path; read it first: data=fedpm.federation\('all.csv'\)"
+    ):
+        fedpm.run(data="all.csv")  # type: ignore[arg-type]
+    with pytest.raises(DataError, match=r"test: there should be something to report on, .* test=\(inputs, labels\)\)"):
+        fedpm.dataset(train=PAIR)
+
+
 def test_an_array_names_the_client_of_each_example(tmp_path: Path) -> None:
     owners = np.array([7, 3])[np.arange(30) % 2]
     np.savez(tmp_path / "all.npz", train_x=X, train_y=Y, test_x=X, test_y=Y, client=owners)
@@ -386,4 +403,4 @@ def test_the_command_line_takes_clients_as_given(cli: Command, tmp_path: Path) -
     assert "client oslo: 18 = cat:" in shown.stdout, shown.stdout + shown.stderr
     refused = cli("run", "--set", "data.split=given", "--out", "other")
     assert refused.code != 0
-    assert "does not say which client has which example" in refused.stderr
+    assert "nothing in digits says which client has which example" in refused.stderr

@@ -1,6 +1,7 @@
 """Nothing that was reported as done is lost: faults, cuts, damage."""
 
 import json
+import pickle
 import random
 import shutil
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 import fedpm
 from fedpm.data.datasets import Dataset
-from fedpm.errors import ArtifactError
+from fedpm.errors import ArtifactError, WriteError
 from fedpm.experiment.folder import RunFolder
 from fedpm.files import write_atomically
 from tests.drills import (
@@ -69,7 +70,7 @@ def test_a_temporary_name_that_somebody_planted_is_not_written_through(
     victim = tmp_path / "victim"
     victim.write_text("mine")
     (tmp_path / ".key.guessed.tmp").symlink_to(victim)
-    with pytest.raises(FileExistsError):
+    with pytest.raises(WriteError, match="File exists"):
         write_atomically(tmp_path / "key", b"secret")
     assert victim.read_text() == "mine"
 
@@ -77,6 +78,27 @@ def test_a_temporary_name_that_somebody_planted_is_not_written_through(
 def test_a_file_in_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match=r"new/model.fedpm: there is no folder .*/new to write to; make it first"):
         write_atomically(tmp_path / "new" / "model.fedpm", b"")
+
+
+def test_what_cannot_be_written_is_one_sentence_with_the_name_that_was_given(
+    whole: tuple[Path, bytes], data: Dataset, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("no folder")
+    (tmp_path / "taken.fedpm").mkdir()
+    out = tmp_path / "file" / "run"
+    with pytest.raises(ArtifactError) as told:
+        fedpm.run(short_config(), net=small_net(), data=data, out=out)
+    assert str(told.value) == f"{out}: cannot be written (Not a directory); choose another place, where you may write"
+    model = fedpm.Model.open(whole[0] / "model.fedpm")
+    with pytest.raises(WriteError, match=r"taken.fedpm: cannot be written \(Is a directory\); choose another place"):
+        model.save(tmp_path / "taken.fedpm")
+    for full in range(3):
+        with (
+            faulty(full),
+            pytest.raises(OSError, match=r"/m.fedpm: cannot be written \(no space left for \w+\); make room"),
+        ):
+            model.save(tmp_path / "m.fedpm")
+    assert isinstance(pickle.loads(pickle.dumps(told.value)), WriteError)  # noqa: S301 - as on the way from a worker
 
 
 def test_a_run_that_ended_before_it_began_can_be_begun_again(data: Dataset, tmp_path: Path) -> None:

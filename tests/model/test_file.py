@@ -300,6 +300,8 @@ def test_the_command_scores_and_exports_a_network_of_ones_own(
     assert len(fedpm.load(out, net=small_net()).state_dict()) == 4
     wrong = fedpm_command("model", "eval", run, "--data", "digits", "--net", "tests.small:small_config")
     assert "it should give an nn.Module" in wrong.stderr
+    alone = fedpm_command("model", "eval", run, "--data", "digits", "--net", "small")
+    assert alone.stderr == "fedpm: --net = 'small': should be MODULE:FUNCTION, such as net:make\n"
 
 
 STEERING = "\x1b]0;title\x07\x1b[31m\x9b2J\u202e\r"

@@ -53,6 +53,18 @@ def test_scores_of_clients_bear_their_names(runs: list[Path]) -> None:
         assert list(by_client(run, kind)) == ["oslo", "bergen", "tromsø"]
 
 
+def test_classes_have_their_names_and_whole_dots(runs: list[Path]) -> None:
+    drawn = {one.name: one.figure.axes[0] for one in figures(collect(runs)[0])}
+    assert [label.get_text() for label in drawn["classes"].get_xticklabels()] == WORDS.tolist()
+    axes = drawn["class-accuracy"]
+    low, high = sorted(axes.transData.transform([(0, edge) for edge in axes.get_ylim()])[:, 1])
+    for line in axes.get_lines():
+        heights = axes.transData.transform(line.get_xydata())[:, 1]
+        half = line.get_markersize() / 2 * axes.figure.dpi / 72
+        assert low + half < heights.min()
+        assert heights.max() < high - half
+
+
 def test_a_run_without_accuracy_has_a_page_too(tmp_path: Path) -> None:
     fedpm.run(small_config(rounds=1), net=small_net(), out=tmp_path / "run", metrics=["loss", "f1"])
     collection = collect([tmp_path / "run"])[0]

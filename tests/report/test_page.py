@@ -56,6 +56,15 @@ def test_the_command_makes_the_page_and_opens_it(
     assert (tmp_path / "opened").read_text().strip() == page.as_uri()
 
 
+def test_a_report_that_cannot_be_written_is_told_with_its_own_name(studied: Path, tmp_path: Path) -> None:
+    (tmp_path / "out" / "index.html").mkdir(parents=True)
+    with svg_alone():
+        done = fedpm("report", studied / "2_fedpm_seed0", "--out", tmp_path / "out")
+    page = tmp_path / "out" / "index.html"
+    sentence = f"fedpm: {page}: cannot be written (Is a directory); choose another place, where you may write\n"
+    assert (done.code, done.stderr) == (1, sentence)
+
+
 def test_the_page_names_no_other_file(page: Path) -> None:
     text = page.read_text()
     linked = re.findall(r"(?:src|href)=\"([^\"]*)\"|url\(([^)]*)\)", text)

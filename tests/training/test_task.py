@@ -174,12 +174,42 @@ def test_targets_of_every_kind_train(
 
 MISFITS: list[tuple[dict[str, Any], Callable[[np.ndarray[Any, Any]], Any], int, str]] = [
     ({}, lambda y: y / 2, 10, "task.loss = 'auto': labels are not one class an example"),
-    ({"loss": "binary"}, lambda y: y, 10, "task.loss = 'binary': a label of own is 9; it compares truth values"),
+    (
+        {},
+        lambda y: y + 0.0,
+        10,
+        "an example (the first is 0.0, float32: if that is a class, give y.astype(int)), so say",
+    ),
+    (
+        {},
+        lambda y: np.eye(10)[y],
+        10,
+        "(the first is [1, 0, 0, 0, 0, 0, 0, 0, …], float32: if that is one-hot, give y.a",
+    ),
+    (
+        {"loss": "cross-entropy"},
+        lambda y: np.eye(10, dtype=int)[y],
+        10,
+        ", bool: if that is one-hot, give y.argmax(1))",
+    ),
+    ({"loss": "cross-entropy"}, lambda y: y + 0.0, 10, ", float32: if that is a class, give y.astype(int)); they"),
+    ({"loss": "binary"}, lambda y: y, 10, "task.loss = 'binary': a label of your data is 9; it compares truth values"),
     ({"loss": "binary"}, lambda y: y > 4, 2, "(1, 2) for one input; it should be (1, 1): one number"),
     ({"loss": "mse"}, lambda y: y / 2, 3, "(1, 3) for one input; it should be (1, 1): one number"),
-    ({"loss": "cross-entropy"}, lambda y: y / 2, 10, "labels of own are float32 of shape (); they should be whole"),
+    (
+        {"loss": "cross-entropy"},
+        lambda y: y / 2,
+        10,
+        "labels of your data are float32 of shape () (the first is ",
+    ),
     ({"loss": lambda o, t: o}, lambda y: y, 10, "task.loss = 'own:<lambda>' gave a tensor of shape (1, 10); it"),
     ({"loss": F.nll_loss}, lambda y: y / 2, 10, "task.loss = 'own:nll_loss' cannot be computed from an output"),
+    (
+        {},
+        lambda y: y * 0,
+        1,
+        "the only class of your data is '0': there is nothing to tell apart; give examples of",
+    ),
     ({"loss": "mze"}, lambda y: y, 10, "task.loss = 'mze': did you mean mse? There are: cross-entropy"),
     ({"loss": 3}, lambda y: y, 10, "loss = 3: should be a function of output and target, or a name"),
     ({"loss": "nowhere:loss"}, lambda y: y, 10, "task.loss = 'nowhere:loss': should be MODULE:FUNCTION that can"),
@@ -197,7 +227,12 @@ MISFITS: list[tuple[dict[str, Any], Callable[[np.ndarray[Any, Any]], Any], int, 
         1,
         "logit_adjustment = 1.0: weighs",
     ),
-    ({"loss": "mse", "data": {"split": "dirichlet", "alpha": 1.0}}, lambda y: y / 2, 1, "has no class an example to"),
+    (
+        {"loss": "mse", "data": {"split": "dirichlet", "alpha": 1.0}},
+        lambda y: y / 2,
+        1,
+        "no class an example in your data to divide by",
+    ),
 ]
 
 

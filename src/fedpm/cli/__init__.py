@@ -1,8 +1,10 @@
 """The command line. Torch is imported only by commands that compute."""
 
 import sys
+import warnings
 from importlib.metadata import version
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, TextIO
 
 import typer
 
@@ -52,8 +54,32 @@ def command_line(*, helping: bool) -> typer.Typer:
     return app
 
 
+def _tell(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Show a warning of this package as a sentence: the line of code from which it came says nothing to a user."""
+    own = Path(filename).is_relative_to(Path(__file__).parent.parent)
+    text = (
+        f"fedpm: {printable(str(message))}\n"
+        if own
+        else warnings.formatwarning(message, category, filename, lineno, line)
+    )
+    (file or sys.stderr).write(text)
+
+
 def main() -> None:
-    """Run the program; an error that the user can mend is one sentence, no traceback."""
+    """Run the program; what the user can mend is one sentence, no traceback."""
+    with warnings.catch_warnings():
+        warnings.showwarning = _tell
+        _main()
+
+
+def _main() -> None:
     try:
         command_line(helping="--help" in sys.argv)(prog_name="fedpm")
     except FedPMError as error:

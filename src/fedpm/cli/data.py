@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fedpm.cli.options import complete_data
+from fedpm.cli.options import Client, Label, complete_data
 from fedpm.cli.parsing import Group
 from fedpm.cli.progress import fetch_progress
 from fedpm.errors import ConfigError, DataError, choices, printable, require
@@ -79,6 +79,8 @@ def show(
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Seed of the split.")] = 0,
     data_dir: DataDir = None,
     out: Annotated[Path | None, typer.Option(help="Also draw examples of each class, into a new PNG.")] = None,
+    label: Label = None,
+    client: Client = None,
 ) -> None:
     """Counts, classes, shapes, channel mean and standard deviation; with --out a picture."""
     if out is not None:
@@ -87,7 +89,7 @@ def show(
     from fedpm.data.federation import Federation
     from fedpm.data.partition import split as partition
 
-    dataset = load_dataset(name, data_dir)
+    dataset = load_dataset(name, data_dir, label=label, client=client)
     if not dataset.labelled and (out is not None or split not in (None, "iid", "given")):
         raise ConfigError(
             f"{name}: has no class an example to draw or to divide by; use --split iid or given, no --out"

@@ -38,3 +38,9 @@ def keys(
         table.add_row(key, default, meaning)
         before = key
     console.print(table)
+    start = flattened(load("quickstart").model_dump(exclude_unset=True))
+    other = [f"{key} = {start[key]}" for key, default, _ in found if key in start and str(start[key]) != default]
+    if other and preset is None:
+        console.print(
+            f"\nWithout --preset and --config, fedpm run starts from the preset quickstart: {', '.join(other)}"
+        )

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from fedpm.cli.options import Client, Label
 from fedpm.cli.parsing import Group
 from fedpm.errors import ConfigError, printable
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
+    from fedpm.config.sections import DataConfig
     from fedpm.data.datasets import Dataset
     from fedpm.model.file import Model
     from fedpm.model.weights import Weights
@@ -93,25 +95,25 @@ def _sparsity(model: Model) -> Table:
 @app.command("eval")
 def evaluate_model(
     file: File,
-    data: Annotated[str | None, typer.Option(help="Data set (default: the one it was trained on).")] = None,
+    data: Annotated[
+        str | None, typer.Option(help="Data set, or your own: a file counts whole (default: what it was trained on).")
+    ] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Folder that holds data sets.")] = None,
     packed: Annotated[bool, typer.Option("--packed", help="Compute with 2-bit weights in memory.")] = False,
     net: Net = None,
+    label: Label = None,
+    client: Client = None,
 ) -> None:
-    """Evaluate on the test part of a data set."""
+    """Evaluate on the test part of a data set, or on all rows of a table."""
     import torch
 
-    from fedpm.data.datasets import load_dataset
     from fedpm.model.weights import open_model
     from fedpm.training.evaluation import evaluate
     from fedpm.training.task import task_of
 
     model = open_model(file)
     network = _network(net, model)
-    name = data or _trained_on(model.header.provenance)
-    if name is None:
-        raise ConfigError(f"{file}: does not tell on which data it was trained; choose some with --data NAME")
-    dataset = load_dataset(_own_data(file) if name in ("folder", "own") and data is None else name, data_dir)
+    dataset, part = _scored_on(file, model, data, data_dir, {"label": label, "client": client})
     if dataset.input_shape != model.header.input_shape or len(dataset.classes) > len(model.header.classes):
         raise ConfigError(
             f"{dataset.name} has inputs of shape {dataset.input_shape} and {len(dataset.classes)} classes; the model "
@@ -124,8 +126,31 @@ def evaluate_model(
     score = evaluate(model.module(network, packed=packed), dataset.test, torch.device("cpu"), task)
     figures = {**score.values, "loss": score.loss}
     shown = "  ".join(f"{escape(name)} {value:.4f}" for name, value in figures.items())
-    part = f"the test part of {escape(dataset.name)}, {len(dataset.test):,} examples"
-    console.print(f"{shown}  on {part}", highlight=False)
+    where = f"{part} of {escape(dataset.name)}, {len(dataset.test):,} examples"
+    console.print(f"{shown}  on {where}", highlight=False)
+
+
+def _scored_on(
+    file: Path, model: Model | Weights, data: str | None, data_dir: Path | None, columns: dict[str, str | None]
+) -> tuple[Dataset, str]:
+    """Return the data whose test part is scored, and what to call that part; ``columns`` are names that were said."""
+    from fedpm.data.datasets import DATASETS, load_dataset
+    from fedpm.data.paths import whole
+    from fedpm.experiment.division import load
+
+    name = data or _trained_on(model.header.provenance)
+    if name is None:
+        raise ConfigError(f"{file}: does not tell on which data it was trained; choose some with --data NAME")
+    settings = _settings(file)
+    if data is None and name in ("folder", "own"):
+        if settings is None or settings.path is None:
+            raise ConfigError(f"{file}: was trained on data of your own; say where they are with --data PATH")
+        said = {key: column for key, column in columns.items() if column is not None}
+        return load(settings.model_copy(update=said)), "the test part"
+    if name not in DATASETS and Path(name).is_file():  # a tenth of it would be the share that a run holds out
+        known = {key: column or getattr(settings, key, None) for key, column in columns.items()}
+        return whole(Path(name), tuple(model.header.classes), **known), "all"
+    return load_dataset(name, data_dir, **columns), "the test part"
 
 
 def _check_classes(known: Sequence[str], dataset: Dataset) -> None:
@@ -171,15 +196,12 @@ def _network(net: str | None, model: Model | Weights) -> nn.Module | None:
     return made
 
 
-def _own_data(file: Path) -> str:
-    """Return the path of the user's own data that a run was trained on, as its settings say."""
+def _settings(file: Path) -> DataConfig | None:
+    """Return what the settings of a model's run say of its data, None if they are not beside it."""
     from fedpm.config import load
 
     settings = (file if file.is_dir() else file.parent) / "config.toml"
-    path = load(settings).data.path if settings.is_file() else None
-    if path is None:
-        raise ConfigError(f"{file}: was trained on data of your own; say where they are with --data PATH")
-    return path
+    return load(settings).data if settings.is_file() else None
 
 
 @app.command()

@@ -52,3 +52,5 @@ Overrides = Annotated[
         "--set", metavar="KEY=VALUE", help="Change one key; fedpm keys lists them.", autocompletion=complete_setting
     ),
 ]
+Label = Annotated[str | None, typer.Option(metavar="COLUMN", help="Of a table: the label (default: label).")]
+Client = Annotated[str | None, typer.Option(metavar="COLUMN", help="Of a table: whose a row is (default: client).")]

@@ -7,6 +7,15 @@ from typer.core import TyperCommand, TyperGroup
 
 from fedpm.errors import ConfigError, choices
 
+MEANT = {
+    "train": "run",
+    "eval": "model eval",
+    "export": "model export",
+    "inspect": "model inspect",
+    "list": "data list",
+}
+"""What people type, and the command that does it."""
+
 
 class Group(TyperGroup):
     """A program of several commands."""
@@ -14,8 +23,16 @@ class Group(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that is called."""
         if not ctx.resilient_parsing and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
-            raise ConfigError(f"{args[0]}: there is no such command; {choices(args[0], self.list_commands(ctx))}")
+            raise ConfigError(f"{args[0]}: there is no such command; {self._near(args[0], self.list_commands(ctx))}")
         return super().resolve_command(ctx, args)
+
+    def _near(self, word: str, commands: list[str]) -> str:
+        """Return what commands there are, the likeliest meant first: by its spelling, or by what it does."""
+        others = {other: command for other, command in MEANT.items() if command.split()[0] in commands}
+        near = get_close_matches(word, [*commands, *others], n=1)
+        if near and near[0] in others:
+            return f"did you mean {others[near[0]]}? There are: {', '.join(commands)}"
+        return choices(word, commands)
 
 
 class SettingsCommand(TyperCommand):

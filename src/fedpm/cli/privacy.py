@@ -17,7 +17,7 @@ from fedpm import config as configs
 from fedpm.cli.options import Overrides, Preset
 from fedpm.cli.parsing import Group, SettingsCommand
 from fedpm.errors import ArtifactError, ConfigError, require
-from fedpm.files import write_atomically
+from fedpm.files import make_folder, write_atomically
 
 app = typer.Typer(cls=Group, help="What differential privacy costs, in ε and in error.", no_args_is_help=True)
 console = Console()
@@ -49,7 +49,7 @@ def curve(
 
     study = Estimation(clients, d, c, spread, delta, points, noise, repetitions, seed)
     rows = study.curve(values)
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     title = (
         f"{clients} clients, d = {d}, θ in [{c}, {1 - c:g}], spread {spread:g}, δ = {study.target_delta:g}, "
         f"{noise} noise, mean ± deviation of {repetitions}"

@@ -64,7 +64,9 @@ def run(
     folder = out or _unused(Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}")
     from fedpm.experiment import api
 
-    _watched(folder, lambda: api.run(settings, out=folder, progress=True))
+    # once more: what is asked for is refused if the data say otherwise, and what a preset has is not
+    asked = {key: value for key, value in map(configs.pair, overrides) if key == "clients.total"}
+    _watched(folder, lambda: api.run(settings, out=folder, progress=True, **asked))
 
 
 def _unused(folder: Path) -> Path:

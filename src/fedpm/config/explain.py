@@ -63,7 +63,8 @@ def explain(error: ValidationError) -> str:
             wanted = _plain(fault["msg"].removeprefix("Input "))
             if fault["type"] == "literal_error":
                 wanted += _near(fault["input"], wanted)
-            lines[key] = f"{lines[key]}, or {wanted}" if key in lines else f"{key} = {_shown(fault['input'])}: {wanted}"
+            also = wanted.removeprefix("should be ")
+            lines[key] = f"{lines[key]}, or {also}" if key in lines else f"{key} = {_shown(fault['input'])}: {wanted}"
     return "\n".join(lines.values())
 
 

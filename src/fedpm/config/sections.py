@@ -22,6 +22,14 @@ class DataConfig(Settings):
         "of data.name = 'folder': a folder with train_x, … as .npy or .npz, or with images; or a .csv table",
         changes_results=False,
     )
+    # a run knows its data by their bytes: the names of files and columns change no result
+    test: str | None = setting(
+        None, "what is tested on, a .csv beside that of data.path (default: a tenth of it)", changes_results=False
+    )
+    label: str | None = setting(None, "column of a table that is the label (default: label)", changes_results=False)
+    client: str | None = setting(
+        None, "column of a table that names the client (default: client)", changes_results=False
+    )
     split: Literal["iid", "classes", "dirichlet", "given"] = setting(
         "iid", "how examples are divided among clients; given: as the data say, by a column or a folder a client"
     )
@@ -49,6 +57,9 @@ class DataConfig(Settings):
                 faults.append(f"data.{owner} = {choice!r} needs data.{key} ({example})")
             elif chosen != choice and value is not None:
                 faults.append(f"data.{key} = {value!r} belongs to data.{owner} = {choice!r}, but it is {chosen!r}")
+        for key in ("test", "label", "client"):
+            if self.path is None and getattr(self, key) is not None:
+                faults.append(f"data.{key} = {getattr(self, key)!r} belongs to data.path, and there is none")
         if faults:
             raise ValueError("\n".join(faults))
         return self

@@ -17,7 +17,6 @@ import torch
 
 from fedpm.data import local
 from fedpm.data.catalog import SPECS
-from fedpm.data.folder import CLIENT, read_folder
 from fedpm.data.formats import decode
 from fedpm.data.given import examples
 from fedpm.data.labels import numbered
@@ -26,6 +25,8 @@ from fedpm.errors import DataError, choices
 from fedpm.rng import Streams
 
 Array = npt.NDArray[Any]
+OWN = "own"
+"""The name of data that nobody has given one."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,11 @@ class Dataset:
     def input_shape(self) -> tuple[int, ...]:
         """The shape of one input: (channels, height, width) for images."""
         return tuple(self.train.x.shape[1:])
+
+    @property
+    def called(self) -> str:
+        """What sentences call the data."""
+        return "your data" if self.name == OWN else self.name
 
     @property
     def labelled(self) -> bool:
@@ -108,14 +114,19 @@ class Dataset:
 
 def dataset(
     train: Any,
-    test: Any,
+    test: Any = None,
     *,
     classes: tuple[str, ...] | None = None,
-    name: str = "own",
+    name: str = OWN,
     preprocessing: str = "",
     label: str = "label",
 ) -> Dataset:
     """Make a data set of your own: ``(inputs, labels)``, or what else ``fedpm.data.given`` reads."""
+    if test is None:
+        raise DataError(
+            "test: there should be something to report on, that no client trains with; give fedpm.dataset(train=…, "
+            "test=(inputs, labels)), or let fedpm.federation([…], test=0.1) cut off a share"
+        )
     pairs = {where: examples(where, source, label) for where, source in (("train", train), ("test", test))}
     (x, _), (test_x, _) = pairs.values()
     if x.shape[1:] != test_x.shape[1:]:
@@ -158,23 +169,14 @@ def public(name: str, data_dir: Path | str | None = None) -> Dataset:
     return dataset(train, test, classes=spec.classes, name=title)
 
 
-def folder(path: Path | str) -> Dataset:
-    """Return the data set of your own in a folder, arrays (``fedpm.data.folder``) or images, or in a table."""
-    from fedpm.data.federation import by_owner, federation, holds_images, image_folder, one_file
+def folder(path: Path | str, **said: Any) -> Dataset:
+    """Return the data set of your own in a folder, arrays (``fedpm.data.folder``) or images, or in a table.
 
-    path = Path(path)
-    if path.is_file():
-        return one_file(path)
-    if path.suffix.lower() in (".csv", ".npz") and not path.exists():
-        raise DataError(f"{path}: there is no such file")
-    if path.is_dir() and holds_images(path):
-        return image_folder(path)
-    arrays, classes = read_folder(path)
-    train, test = (arrays["train_x"], arrays["train_y"]), (arrays["test_x"], arrays["test_y"])
-    name = path.resolve().name
-    if CLIENT not in arrays:
-        return dataset(train, test, classes=classes, name=name)
-    return federation(by_owner(str(path), *train, arrays[CLIENT]), test=test, classes=classes, name=name)
+    What may be ``said`` of it is in ``fedpm.data.paths``.
+    """
+    from fedpm.data.paths import of_path
+
+    return of_path(Path(path), **said)
 
 
 def reuters(data_dir: Path | str | None = None) -> Dataset:
@@ -192,13 +194,18 @@ DATASETS: dict[str, Callable[..., Dataset]] = {
 """What loads each data set that has a name, from a data folder (default: the usual one)."""
 
 
-def load_dataset(name: Path | str, data_dir: Path | str | None = None) -> Dataset:
-    """Return a data set as arrays in memory: by its name, or by the folder that holds arrays of your own."""
+def load_dataset(
+    name: Path | str, data_dir: Path | str | None = None, *, label: str | None = None, client: str | None = None
+) -> Dataset:
+    """Return a data set as arrays in memory: by its name, or by the folder or table that holds your own.
+
+    ``label`` and ``client`` are the columns of a table that are so, if they are called otherwise.
+    """
     if name in DATASETS:
         return DATASETS[str(name)](data_dir)
     if not Path(name).exists():
         raise DataError(f"{name}: neither a folder, a file nor a data set; {choices(str(name), DATASETS)}")
-    return folder(name)
+    return folder(name, label=label, client=client)
 
 
 def to_input(x: Array, device: torch.device) -> torch.Tensor:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedpm.data.datasets import Dataset, Shard, preprocessing_of
-from fedpm.data.files import folders, images, read_table
-from fedpm.data.folder import CLIENT, load_arrays
+from fedpm.data.datasets import OWN, Dataset, Shard, preprocessing_of
+from fedpm.data.files import folders, read_table
+from fedpm.data.folder import load_arrays
 from fedpm.data.given import Pair, examples
 from fedpm.data.labels import numbered
 from fedpm.data.lazy import joined
@@ -103,7 +103,7 @@ def federation(
     label: str = "label",
     client: str = "client",
     classes: tuple[str, ...] | None = None,
-    name: str = "own",
+    name: str = OWN,
     preprocessing: str = "",
 ) -> Federation:
     """Make a federation of data as they lie at several places.
@@ -206,33 +206,3 @@ def _agree(pairs: Mapping[str, Pair]) -> None:
                 f"{where}: an input is {x.dtype} of shape {x.shape[1:]}, and at {first} {like.dtype} of shape "
                 f"{like.shape[1:]}; bring all to one form"
             )
-
-
-def holds_images(path: Path) -> bool:
-    """Return whether a folder has the form ``class/*.png`` or ``client/class/*.png``."""
-    return any(images(place) or any(images(inner) for inner in folders(place)) for place in folders(path))
-
-
-def one_file(path: Path) -> Dataset:
-    """Return the data set of a .csv or .npz file, a federation if it names clients; a tenth is tested on."""
-    table = path.suffix.lower() == ".csv"
-    named = CLIENT in (read_table(str(path), path) if table else load_arrays(path, (CLIENT,)))
-    made = federation(path if named else {path.stem: path}, name=path.stem)
-    return made if named else made.at(0)
-
-
-def image_folder(path: Path) -> Dataset:
-    """Return the federation of a folder ``client/class/*.png``, or the data set of a folder ``class/*.png``.
-
-    A folder ``test`` beside the others holds what is tested on; without it, it is a tenth of each client's.
-    """
-    places = [place for place in folders(path) if place.name != TEST]
-    test: Any = path / TEST if (path / TEST).is_dir() else 0.1
-    alone = any(images(place) for place in places)
-    name = path.resolve().name
-    if alone and test != 0.1:
-        raise DataError(
-            f"{path}: holds images in {places[0].name} and a folder test; put the others into client folders"
-        )
-    made = federation({name: path} if alone else {place.name: place for place in places}, test=test, name=name)
-    return made.at(0) if alone else made

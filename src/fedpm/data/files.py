@@ -29,6 +29,11 @@ def read_table(where: str, path: Path) -> Table:
         raise DataError(f"{table}: cannot read this file ({error.strerror})") from None
     except (UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{table}: cannot be read as a table ({error}); write it as UTF-8 .csv") from None
+    if len(names) == 1 and (other := next((mark for mark in ";\t|" if mark in names[0]), "")):
+        raise DataError(
+            f"{table}: its names are separated by {other!r}; values should be by commas: in pandas, "
+            f"read_csv(…, sep={other!r}).to_csv(…, index=False)"
+        )
     check_names(where, names)
     if not rows:
         raise DataError(f"{table}: has no rows; there should be a line of names and a line an example")
@@ -91,9 +96,19 @@ def read_images(where: str, folder: Path) -> tuple[Lazy, Array]:
     require("images", "a folder of images", "PIL")
     files = [file for group in folders(folder) for file in images(group)]
     if not files:
+        refuse_loose(where, folder)
         raise DataError(f"{where}: {folder} has no images; it should hold a folder for each class, with images in it")
     reader = _Images(files, where)
     return lazy(reader, len(files), where, reader.name), np.array([file.parent.name for file in files])
+
+
+def refuse_loose(where: str, folder: Path) -> None:
+    """Refuse images that lie in no folder of a class."""
+    if loose := images(folder):
+        raise DataError(
+            f"{where}: {folder} holds {loose[0].name} and no folder for each class; put images where their class is "
+            "the name of the folder: class/*.png, for several clients client/class/*.png"
+        )
 
 
 def folders(path: Path) -> list[Path]:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from fedpm.data.datasets import Dataset, Shard, dataset
+from fedpm.data.datasets import OWN, Dataset, Shard, dataset
 from fedpm.data.given import examples
 from fedpm.data.labels import numbered
 from fedpm.errors import DataError
@@ -72,7 +72,7 @@ def on_demand(
     test: Any,
     label: str = "label",
     classes: tuple[str, ...] | None = None,
-    name: str = "own",
+    name: str = OWN,
     preprocessing: str = "",
 ) -> OnDemand:
     """Make a federation of clients whose data a function loads when they take part; nothing of them is kept.

@@ -29,17 +29,20 @@ def check_names(where: str, names: Sequence[str]) -> None:
             raise DataError(f"{where}: two columns have the name {name!r}; rename or leave out one")
 
 
-def column(where: str, table: Table, name: str) -> npt.NDArray[Any]:
-    """Return a column."""
+def column(where: str, table: Table, name: str, what: str) -> npt.NDArray[Any]:
+    """Return a column that is ``what``, the label or the client."""
     if name not in table:
-        raise DataError(f"{where}: there is no column {name!r}; {choices(name, tuple(table))}")
+        raise DataError(
+            f"{where}: there is no column {name!r}; {choices(name, tuple(table))}; say which is the {what}, "
+            f"{what}='…' in Python, data.{what} in settings"
+        )
     return table[name]
 
 
 def parted(where: str, table: Table, label: str) -> tuple[npt.NDArray[np.float32], npt.NDArray[Any]]:
     """Return the inputs of a table, a row each, and its labels."""
     table = {name: np.asarray(values) for name, values in table.items()}
-    labels = column(where, table, label)
+    labels = column(where, table, label, "label")
     if len({np.shape(values)[:1] for values in table.values()}) > 1:
         lengths = ", ".join(f"{name} {np.size(values)}" for name, values in table.items())
         raise DataError(f"{where}: columns differ in length ({lengths}); bring all to one")
@@ -51,7 +54,7 @@ def parted(where: str, table: Table, label: str) -> tuple[npt.NDArray[np.float32
 
 def by_client(where: str, table: Table, client: str) -> dict[str, Table]:
     """Return the rows of each client, in the order in which the clients first appear."""
-    owners = column(where, table, client).astype(str)
+    owners = column(where, table, client, "client").astype(str)
     rest = {name: values for name, values in table.items() if name != client}
     return {
         name: {key: values[owners == name] for key, values in rest.items()} for name in dict.fromkeys(owners.tolist())

@@ -10,8 +10,6 @@ from torch import nn
 from fedpm.children import stop_import
 from fedpm.config import LENGTH, Base, Config, changes_results, flattened, load
 from fedpm.data.datasets import Dataset
-from fedpm.data.federation import Federation
-from fedpm.data.ondemand import OnDemand
 from fedpm.engines.base import Engine
 from fedpm.errors import ConfigError, DataError, require
 from fedpm.experiment.build import Experiment, build, start_engine
@@ -21,6 +19,7 @@ from fedpm.experiment.observers import Callback
 from fedpm.experiment.progress import shows
 from fedpm.experiment.result import Result
 from fedpm.experiment.statistics import replaced, untrained
+from fedpm.files import writing
 from fedpm.model.kinds import Selector, check_network
 from fedpm.training.losses import Loss
 
@@ -70,16 +69,18 @@ def run(
     stop_import()
     _check_kinds(net, on_round)
     dataset = _dataset(data, settings)
-    _check_total(dataset, settings)
     settings |= {} if weights is None else {"model.weights": weights}
     given: dict[str, Any] = {"net": net, "data": dataset, "frozen": frozen, "trained": trained, "masked": masked}
     given |= {"loss": loss, "metrics": _several(metrics), "remote": remote}
     experiment = _built(load(config, settings), **given)
+    _check_total(experiment, settings)
     if net is not None and weights is None and not shows(progress):
         _warn(experiment, net)
     if out is None:
         return train(experiment, None, on_round=on_round, progress=progress, start=start)
-    with RunFolder.create(Path(out), experiment.config_toml) as folder:
+    with writing(Path(out)):
+        begun = RunFolder.create(Path(out), experiment.config_toml)
+    with begun as folder:
         try:
             return train(experiment, folder, on_round=on_round, progress=progress, start=start)
         except KeyboardInterrupt as stopped:
@@ -127,6 +128,11 @@ def _dataset(data: Dataset | Mapping[str, Any] | None, settings: dict[str, Any])
             raise DataError("data: a mapping holds settings of the table data; give data as fedpm.federation({…})")
         settings["data"] = data
         return None
+    if isinstance(data, str | Path):
+        raise DataError(
+            f"data: {str(data)!r} is a path; read it first: data=fedpm.federation({str(data)!r}) if it says whose each "
+            f"example is, else data=fedpm.load_dataset({str(data)!r})"
+        )
     if data is not None and not isinstance(data, Dataset):
         raise DataError(
             f"data: a {type(data).__name__} is no data set; give fedpm.dataset(train=…, test=…), or each client's own "
@@ -135,13 +141,13 @@ def _dataset(data: Dataset | Mapping[str, Any] | None, settings: dict[str, Any])
     return data
 
 
-def _check_total(data: Dataset | None, settings: Mapping[str, Any]) -> None:
-    """Refuse another number of clients than the data name."""
-    total = flattened(settings).get("clients.total")
-    if isinstance(data, Federation | OnDemand) and total not in (None, len(data.clients)):
+def _check_total(experiment: Experiment, settings: Mapping[str, Any]) -> None:
+    """Refuse another number of clients than the data name; one of a preset gives way to them."""
+    total, named = flattened(settings).get("clients.total"), experiment.participation.clients
+    if total not in (None, named):
         raise ConfigError(
-            f"clients.total = {total}: {data.name} names {len(data.clients)} clients, who all belong to the run; leave "
-            "it out, and say with clients.sampled how many take part in a round"
+            f"clients.total = {total}: there are {named} clients in {experiment.dataset.called}, who all belong to the "
+            "run; leave it out, and say with clients.sampled how many take part in a round"
         )
 
 

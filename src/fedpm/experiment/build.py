@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import warnings
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,11 +18,12 @@ from fedpm.data.participation import Participation
 from fedpm.engines.base import Clients, Engine, Held, Start
 from fedpm.errors import ConfigError
 from fedpm.experiment.division import Division, divided, load, with_features
-from fedpm.experiment.fitting import check_batches, check_fit, check_private_loss, check_suits, spare_outputs
+from fedpm.experiment.fitting import check_batches, check_fit, check_private_loss, check_suits
 from fedpm.experiment.folder import Origin
 from fedpm.experiment.loggers import LOGGERS
 from fedpm.experiment.parts import method_of
 from fedpm.experiment.settle import OWN, check_given, guarantee_of, peopled, settle
+from fedpm.experiment.warned import warn
 from fedpm.methods.base import Method
 from fedpm.model.kinds import Selector
 from fedpm.model.masking import MaskedNetwork
@@ -119,7 +119,7 @@ def build(
     check_given(config, net, data)
     dataset = data or load(config.data)
     wanted = metrics or ([] if config.task.metrics == "auto" else config.task.metrics)
-    task, called, judged = task_of(loss or config.task.loss, wanted, labelled=dataset.labelled)
+    task, called, judged = task_of(loss or config.task.loss, wanted, labelled=dataset.labelled, labels=dataset.train.y)
     config = settle(peopled(config, dataset, own=data is not None, remote=remote), net, data, (called, judged))
     participation = Participation(config.seed, config.clients.total, config.clients.per_round)
     guarantee = guarantee_of(config)
@@ -128,8 +128,8 @@ def build(
     check_suits(task, called, dataset, logit_adjustment=config.local.logit_adjustment)
     network = _network(config, dataset, net, frozen, trained, masked)
     _check_network(network, config, dataset, division, guarantee, task, called)
-    if net is not None and not remote and (spare := spare_outputs(network, task, dataset)):
-        warnings.warn(spare, UserWarning, stacklevel=2)
+    if not remote:
+        warn(network, task, dataset, None if division.load else division.train, net)
     if config.local.cache:
         dataset, division = with_features(config, network, dataset, division)
     method = method_of(config, network, guarantee, participation, task, dataset, division.validation)

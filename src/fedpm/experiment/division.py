@@ -18,7 +18,9 @@ from fedpm.training.features import cached
 
 def load(data: DataConfig) -> Dataset:
     """Return the data that the settings name."""
-    return load_dataset(data.name, data.dir) if data.path is None else folder(data.path)
+    if data.path is None:
+        return load_dataset(data.name, data.dir)
+    return folder(data.path, test=data.test, label=data.label, client=data.client, given=data.split == "given")
 
 
 @dataclass(frozen=True)
@@ -110,8 +112,8 @@ def _federated(config: Config, dataset: Dataset) -> Federation:
 def _split(config: Config, dataset: Dataset, train: Shard) -> list[Indices]:
     if config.data.split != "iid" and not dataset.labelled:
         raise DataError(
-            f"data.split = {config.data.split!r}: {dataset.name} has no class an example to divide by; use 'iid', or "
-            "give each client its own (fedpm.federation)"
+            f"data.split = {config.data.split!r}: there is no class an example in {dataset.called} to divide by; use "
+            "'iid', or give each client its own (fedpm.federation)"
         )
     return split(
         train.y,

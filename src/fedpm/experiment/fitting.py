@@ -11,17 +11,16 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedpm.data.datasets import Dataset, to_input, to_target
+from fedpm.data.datasets import OWN, Dataset, to_input, to_target
 from fedpm.data.partition import Indices
 from fedpm.errors import ConfigError, DataError
-from fedpm.experiment.settle import OWN
 from fedpm.model.masking import MaskedNetwork
 from fedpm.model.outputs import logits_of
 from fedpm.training.evaluation import evaluate
 from fedpm.training.losses import LOSSES, binary, cross_entropy
 from fedpm.training.metrics import METRICS
 from fedpm.training.private import check_alone
-from fedpm.training.task import Task
+from fedpm.training.task import Task, meant
 
 CPU = torch.device("cpu")
 _TRIED = 2000  # examples on which a metric of the caller's own is tried, at most
@@ -60,25 +59,8 @@ def check_fit(network: MaskedNetwork, task: Task, called: str, dataset: Dataset)
     _check_metrics(module, task, dataset)
 
 
-def spare_outputs(network: MaskedNetwork, task: Task, dataset: Dataset) -> str:
-    """Return a sentence on outputs that stand for no class, none if there are none: they train, but say nothing."""
-    classes = len(dataset.classes)
-    if task.loss is not cross_entropy or not dataset.labelled:
-        return ""
-    module = network.module(network.weights(0), network.initial_stats())
-    with torch.inference_mode():
-        outputs = logits_of(module(to_input(dataset.test.x[:1], CPU))).shape[1]
-    if outputs == classes:
-        return ""
-    return (
-        f"the network gives {outputs} scores, and {_of(dataset)} have {classes} classes: scores {classes} to "
-        f"{outputs - 1} stand for none; let its last layer give {classes}, or, if data of the others will come, name "
-        f"all {outputs}: fedpm.dataset(…, classes=(…))"
-    )
-
-
 def _of(dataset: Dataset) -> str:
-    return "your data" if dataset.name == OWN else f"{dataset.name} (data.name)"
+    return dataset.called if dataset.name == OWN else f"{dataset.name} (data.name)"
 
 
 def check_batches(
@@ -106,23 +88,31 @@ def _wanted(task: Task, called: str, dataset: Dataset, shape: tuple[int, ...]) -
     if task.loss is cross_entropy:
         if y.dtype.kind == "f":
             raise ConfigError(
-                f"task.loss = {called!r}: labels of {dataset.name} are {y.dtype} of shape {y.shape[1:]}; they should "
-                "be whole numbers, the classes: use 'mse' or 'binary' for others"
+                f"task.loss = {called!r}: labels of {dataset.called} are {y.dtype} of shape {y.shape[1:]}"
+                f"{meant(dataset.train.y)}; they should be whole numbers, the classes: use 'mse' or 'binary' for others"
             )
         classes = len(dataset.classes) if y.dtype.kind == "i" else 2
+        if classes == 1 and shape[1:2] == (1,):  # whose softmax is 1 and loss 0, whatever the network says
+            raise ConfigError(
+                f"the only class of {dataset.called} is {dataset.classes[0]!r}: there is nothing to tell apart; give "
+                "examples of two at least, or, if others will come, name them all: fedpm.dataset(…, classes=(…))"
+            )
         fits = len(shape) == y.ndim + 1 and shape[1] >= classes and shape[2:] == y.shape[1:]
         if fits:
             return None
         gaps = len(np.union1d(y, dataset.train.y)) < classes
         remedy = f"; their labels go up to {classes - 1}, with gaps: number them 0, 1, …" if gaps else ""
-        return f"{(1, classes, *y.shape[1:])}: a score for each of the {classes} classes of {_of(dataset)}{remedy}"
+        return (
+            f"{(1, classes, *y.shape[1:])}: a score for each of the {classes} classes of {_of(dataset)}"
+            f"{remedy or meant(dataset.train.y)}"
+        )
     if not any(task.loss is loss for loss in LOSSES.values()):
         return None
     if task.loss is binary and (y.min() < 0 or y.max() > 1):
         worst = y.max() if y.max() > 1 else y.min()
         raise ConfigError(
-            f"task.loss = 'binary': a label of {dataset.name} is {worst}; it compares truth values, or numbers from 0 "
-            "to 1: use 'cross-entropy' for classes, 'mse' for numbers"
+            f"task.loss = 'binary': a label of {dataset.called} is {worst}; it compares truth values, or numbers from "
+            "0 to 1: use 'cross-entropy' for classes, 'mse' for numbers"
         )
     if math.prod(shape) == y[:1].size:
         return None
@@ -137,8 +127,8 @@ def _check_metrics(module: nn.Module, task: Task, dataset: Dataset) -> None:
         own = metric is not METRICS.get(metric.name)
         if not own and metric.name in ("accuracy", "f1") and task.loss is not binary and not _whole(y):
             raise ConfigError(
-                f"metric {metric.name!r} counts classes or truth values, and labels of {dataset.name} are numbers; use "
-                "'mse', 'mae' or 'r2'"
+                f"metric {metric.name!r} counts classes or truth values, and labels of {dataset.called} are numbers; "
+                "use 'mse', 'mae' or 'r2'"
             )
         few = dataset.test.take(np.arange(min(_TRIED if own else 2, len(y))))
         about, alone = f"outputs and targets of {len(few)} examples", Task(task.loss, (metric,))
@@ -166,7 +156,7 @@ def check_suits(task: Task, called: str, dataset: Dataset, *, logit_adjustment: 
     if logit_adjustment and not (dataset.labelled and softmax):
         raise ConfigError(
             f"local.logit_adjustment = {logit_adjustment}: weighs the classes of cross-entropy, and with task.loss = "
-            f"{called!r} on {dataset.name} there are none; use 0"
+            f"{called!r} on {dataset.called} there are none; use 0"
         )
 
 

@@ -19,7 +19,7 @@ from safetensors.numpy import save
 from fedpm.config import LENGTH
 from fedpm.errors import ArtifactError
 from fedpm.experiment.record import RoundRecord, Summary
-from fedpm.files import append_durably, make_folder, remove_temporary, sync_folder, write_atomically
+from fedpm.files import append_durably, make_folder, remove_temporary, sync_folder, write_atomically, writing
 from fedpm.methods.base import Arrays
 
 VERSION = "2"
@@ -57,6 +57,7 @@ class RunFolder:
             what = "exists and is not empty" if path.is_dir() else "is a file"
             raise ArtifactError(f"{path} {what}: choose another folder with --out (out= in Python){or_}")
         folder = cls(path)
+        make_folder(path)  # first: a fault is told of the folder that the user named
         make_folder(folder._state.parent)
         folder._take_lock()
         remove_temporary(path)
@@ -92,7 +93,8 @@ class RunFolder:
             import fcntl
         except ImportError:  # no such locks on Windows
             return
-        self._lock = (self.path / ".lock").open("wb")
+        with writing(self.path):
+            self._lock = (self.path / ".lock").open("wb")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -135,11 +137,8 @@ class RunFolder:
     def save_state(self, arrays: Arrays, origin: Origin) -> None:
         """Replace the checkpoint after a round."""
         whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-        about = {
-            "version": VERSION,
-            "origin": json.dumps(vars(origin), sort_keys=True),
-            "log": self._logged.hexdigest(),
-        }
+        came_of = json.dumps(vars(origin), sort_keys=True)
+        about = {"version": VERSION, "origin": came_of, "log": self._logged.hexdigest()}
         write_atomically(self._state, save(whole, {**about, "checksum": _checksum(whole, about)}))
 
     def load_state(self, origin: Origin) -> tuple[Arrays | None, list[RoundRecord]]:

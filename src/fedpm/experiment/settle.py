@@ -1,5 +1,6 @@
 """Settings that depend on machine and caller, settled, so that the written configuration is complete."""
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -43,22 +44,31 @@ def peopled(config: Config, data: Dataset, *, own: bool, remote: bool = False) -
     if remote:
         if isinstance(data, Federation | OnDemand):
             raise DataError(
-                f"{data.name} holds the data of {len(data.clients)} clients, and one place of a fleet should have its "
-                "own alone; give federation.at(client), for the server federation.at(None)"
+                f"there are {len(data.clients)} clients in {data.called}, and one place of a fleet should have its own "
+                "data alone; give federation.at(client), for the server federation.at(None)"
             )
         return config
     if not isinstance(data, Federation | OnDemand):
         if config.data.split == "given":
             raise DataError(
-                f"data.split = 'given': {data.name} does not say which client has which example; give client folders, "
-                "a column or an array client (docs/data.md), in Python fedpm.federation({…}), or use another data.split"
+                f"data.split = 'given': nothing in {data.called} says which client has which example; give client "
+                "folders, a column or an array client (docs/data.md), in Python fedpm.federation({…}), or use "
+                "another data.split"
             )
         return config
     if not own and config.data.split != "given":
+        warnings.warn(
+            f"{data.called} says which of {len(data.clients)} clients has which example, and data.split = "
+            f"{config.data.split!r} deals them anew: set data.split=given to leave each client its own",
+            UserWarning,
+            stacklevel=2,
+        )
         return config
     total, sampled = len(data.clients), config.clients.sampled
     if sampled is not None and sampled > total:
-        raise ConfigError(f"clients.sampled = {sampled}: {data.name} has {total} clients; sample at most that many")
+        raise ConfigError(
+            f"clients.sampled = {sampled}: there are {total} clients in {data.called}; sample at most as many"
+        )
     division = {"split": "given", "classes_per_client": None, "alpha": None}
     clients = config.clients.model_copy(update={"total": total})
     return config.model_copy(update={"data": config.data.model_copy(update=division), "clients": clients})
@@ -117,7 +127,7 @@ def _settle_privacy(config: Config) -> Config:
 
 def _placed(data: DataConfig) -> DataConfig:
     """Make paths absolute, so that a run can be resumed from anywhere."""
-    places = {key: getattr(data, key) for key in ("dir", "path")}
+    places = {key: getattr(data, key) for key in ("dir", "path", "test")}
     return data.model_copy(
         update={key: str(Path(place).expanduser().resolve()) for key, place in places.items() if place}
     )

@@ -117,14 +117,24 @@ def fitted(titles: list[str], inches: float) -> list[str]:
 
 
 def laid_out(
-    titles: list[str], columns: int, size: tuple[float, float], gaps: tuple[float, float], *, share: bool = False
+    titles: list[str],
+    columns: int,
+    size: tuple[float, float],
+    gaps: tuple[float, float],
+    *,
+    share: bool = False,
+    below: float = 0,
 ) -> tuple[Figure, npt.NDArray[Any]]:
-    """Return a figure with a panel a title, of a size in inches, gaps right of and above each, and their axes."""
+    """Return a figure with a panel a title, of a size in inches, gaps right of and above each, and their axes.
+
+    ``below`` is how much more room the words under a panel need.
+    """
     count = len(titles)
     lines = max(title.count("\n") for title in titles) if any(titles) else -1.5
     gaps = gaps[0], gaps[1] + 0.17 * lines
     rows = -(-count // columns)
-    left, bottom = 0.78, 0.5
+    left, bottom = 0.78, 0.5 + below
+    gaps = gaps[0], gaps[1] + below * (rows > 1)
     width = left + columns * (size[0] + gaps[0])
     height = bottom + rows * (size[1] + gaps[1])
     figure = Figure(figsize=(width, height))

@@ -79,7 +79,7 @@ def classes(collection: Collection) -> Drawn | None:
         axes.set(xlabel="class, the worst first", ylabel="test accuracy")
     else:
         axes.set_yticks(range(len(names)), [name if len(name) <= 16 else f"{name[:15]}…" for name in names])
-        axes.invert_yaxis()
+        axes.set_ylim(len(names) - 0.5, -0.5)  # whole dots of the first and the last class
         axes.set_xlabel("test accuracy")
         axes.xaxis.set_major_locator(MaxNLocator(5))
     if len(alike) > 1:

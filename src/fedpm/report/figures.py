@@ -1,7 +1,6 @@
 """All figures of a collection, and their files."""
 
 import io
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,16 +9,14 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from fedpm.files import write_atomically
+from fedpm.files import make_folder, write_atomically
 from fedpm.report import fairness
 from fedpm.report.curves import Drawn, draw, fitted, laid_out, over_bytes, over_rounds
 from fedpm.report.frontier import frontier
+from fedpm.report.held import held
 from fedpm.report.runs import by_run
-from fedpm.report.style import RC, colour, on_white
+from fedpm.report.style import BLUE, PANELS, RC, colour, on_white, panel_width
 from fedpm.study.results import Collection, Group, Outcome
-
-_MOST = 8  # panels of a figure that has one for each group
-_BLUE = (0x1A / 255, 0x84 / 255, 0xCC / 255)  # between that of the light and that of the dark page
 
 
 @dataclass(frozen=True)
@@ -93,7 +90,7 @@ def figures(collection: Collection) -> list[Drawn]:
             fairness.clients(collection),
             _theta(collection),
             _sparsity(collection),
-            _classes(collection),
+            held(collection),
         )
         return [*found, *filter(None, others)]
 
@@ -113,18 +110,18 @@ def _costs(figure: Figure) -> Drawn:
 
 def _theta(collection: Collection) -> Drawn | None:
     """Draw the histogram of θ over rounds, of the first seed of each group that trains one."""
-    groups = [group for group in collection.groups if "theta_histogram" in group.runs[0].records[0]][:_MOST]
+    groups = [group for group in collection.groups if "theta_histogram" in group.runs[0].records[0]][:PANELS]
     if not groups:
         return None
     columns = min(len(groups), 4)
-    width = _width(len(groups))
+    width = panel_width(len(groups))
     titles = fitted([group.name for group in groups], width + 0.4)
     figure, grid = laid_out(titles, columns, (width, 2.1), (0.55, 0.6))
     for axes, group, title in zip(grid.flat, groups, titles, strict=False):
         counts = np.array([record["theta_histogram"] for record in group.runs[0].records], np.float64)
         share = (counts / counts.sum(1, keepdims=True)).T
         picture = np.zeros((*share.shape, 4))
-        picture[..., :3] = _BLUE
+        picture[..., :3] = BLUE
         picture[..., 3] = (share / share.max()) ** 0.5
         axes.imshow(
             picture,
@@ -159,7 +156,7 @@ def _sparsity(collection: Collection) -> Drawn | None:
     width, height = 5.2 + 0.4 + 0.075 * names, 0.75 + 0.26 * max(len(weights), len(kept))
     figure = Figure(figsize=(width, height))
     axes = figure.add_axes((1.7 / width, 0.55 / height, 3.4 / width, 1 - 0.65 / height))
-    for name, shares in list(kept.items())[:_MOST]:
+    for name, shares in list(kept.items())[:PANELS]:
         if len(shares) == len(named):
             paint = colour(name, places.index(name))  # as in the other figures
             axes.plot(shares[weights], range(len(weights)), "o", color=paint, markersize=5, label=name)
@@ -174,50 +171,6 @@ def _sparsity(collection: Collection) -> Drawn | None:
     return Drawn("sparsity", "Sparsity per layer", text, figure)
 
 
-def _classes(collection: Collection) -> Drawn | None:
-    """Draw which classes the clients hold, once for each split of the data."""
-    splits: dict[str, tuple[str, dict[str, object]]] = {}
-    for group in collection.groups:
-        file = group.runs[0].folder / "clients.json"
-        if group.runs[0].seed == 0 or len(group.runs) == 1:
-            text = file.read_text() if file.is_file() else ""
-            if text and text not in splits:
-                splits[text] = _split_name(group), json.loads(text)
-    if not splits:
-        return None
-    chosen = list(splits.values())[:_MOST]
-    columns = min(len(chosen), 4)
-    width = _width(len(chosen))
-    titles = fitted([name for name, _ in chosen], width + 0.4)
-    figure, grid = laid_out(titles, columns, (width, 2.3), (0.55, 0.75))
-    for axes, title, (_, held) in zip(grid.flat, titles, chosen, strict=False):
-        counts = np.array(held["counts"], np.float64)
-        picture = np.zeros((*counts.shape, 4))
-        picture[..., :3] = _BLUE
-        picture[..., 3] = counts / counts.max()
-        axes.imshow(picture, aspect="auto", interpolation="nearest")
-        axes.grid(visible=False)
-        sizes = counts.sum(1)
-        each = " to ".join(f"{size:.0f}" for size in sorted({sizes.min(), sizes.max()}))
-        axes.set_title(f"{title}\n{each} examples each", fontsize=9)
-        axes.set(xlabel="class", ylabel="client")
-        for axis in (axes.xaxis, axes.yaxis):
-            axis.set_major_locator(MaxNLocator(8, integer=True))
-        names = held.get("names")
-        if isinstance(names, list) and len(names) <= 12:
-            axes.set_yticks(range(len(names)), [str(name)[:14] for name in names])
-            axes.set_ylabel("")
-    text = "How many examples of each class a client holds, bluer for more; the split of the first seed."
-    return Drawn("classes", "Classes of the clients", text, figure, wide=len(chosen) > 2)
-
-
-def _split_name(group: Group) -> str:
-    config = group.runs[0].config
-    data, clients = config["data"], config["clients"]["total"]
-    how = {"classes": f"at most {data.get('classes_per_client')} classes", "dirichlet": f"α = {data.get('alpha')}"}
-    return f"{clients} clients, {how.get(data['split'], 'their own' if data['split'] == 'given' else 'IID')}"
-
-
 def _kept(run: Outcome) -> list[float]:
     return [layer["kept"] for layer in run.summary.get("layers", []) if "kept" in layer]
 
@@ -225,11 +178,6 @@ def _kept(run: Outcome) -> list[float]:
 def _left_out(collection: Collection, shown: list[Group]) -> str:
     more = sum("theta_histogram" in group.runs[0].records[0] for group in collection.groups) - len(shown)
     return f" {more} more are not shown." if more else ""
-
-
-def _width(panels: int) -> float:
-    """Return how wide panels are, so that text is as large in a half as in a whole page's width."""
-    return {1: 4.6, 2: 2.2}.get(panels, 2.6)
 
 
 def _rendered(figure: Figure, form: str) -> bytes:
@@ -243,7 +191,7 @@ def _rendered(figure: Figure, form: str) -> bytes:
 
 def save(drawn: Drawn, folder: Path) -> str:
     """Write a figure as PNG, SVG and PDF, on white, and return it as SVG for a page of any colour."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     files = {form: _rendered(drawn.figure, form) for form in ("png", "svg", "pdf")}
     for form, data in files.items():
         write_atomically(folder / f"{drawn.name}.{form}", on_white(data) if form == "svg" else data)

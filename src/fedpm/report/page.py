@@ -7,7 +7,7 @@ from importlib import resources
 from importlib.metadata import version
 from pathlib import Path
 
-from fedpm.files import write_atomically
+from fedpm.files import make_folder, write_atomically
 from fedpm.report import runs
 from fedpm.report.curves import Drawn
 from fedpm.report.figures import figures, save
@@ -27,7 +27,7 @@ def write(folders: Sequence[Path], out: Path, only: Sequence[str] = ()) -> Path:
         settings = settings_table(collection)
         shown = [_figure(one, save(one, below / "figures"), f"s{number}-{one.name}") for one in drawn]
         for table in (*shown_tables, settings):
-            (below / "tables").mkdir(parents=True, exist_ok=True)
+            make_folder(below / "tables")
             write_atomically(below / "tables" / f"{table.name}.csv", table.to_csv().encode())
             write_atomically(below / "tables" / f"{table.name}.tex", table.to_latex().encode())
         sections.append(_section(collection, f"s{number}", shown, shown_tables, settings, len(collections) > 1))

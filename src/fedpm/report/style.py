@@ -68,3 +68,14 @@ def inline(svg: str, name: str) -> str:
     for attribute in ('id="', "url(#", 'href="#'):
         svg = svg.replace(attribute, f"{attribute}{name}-")
     return re.sub(r"(<svg[^>]*?) width=\"[^\"]*\"", r"\1", re.sub(r"(<svg[^>]*?) height=\"[^\"]*\"", r"\1", svg))
+
+
+PANELS = 8
+"""Panels of a figure that has one for each group, at most."""
+BLUE = (0x1A / 255, 0x84 / 255, 0xCC / 255)
+"""Of pictures: between that of the light and that of the dark page."""
+
+
+def panel_width(panels: int) -> float:
+    """Return how wide panels are, so that text is as large in a half as in a whole page's width."""
+    return {1: 4.6, 2: 2.2}.get(panels, 2.6)

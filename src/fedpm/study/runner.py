@@ -19,7 +19,7 @@ from fedpm.errors import ArtifactError, EngineError, FedPMError
 from fedpm.experiment.api import resume, run
 from fedpm.experiment.observers import Callback
 from fedpm.experiment.record import Summary
-from fedpm.files import write_atomically
+from fedpm.files import make_folder, write_atomically
 from fedpm.study.definition import Run, Study, read
 
 
@@ -44,7 +44,7 @@ def prepare(folder: Path, study: Study) -> None:
             )
     elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ArtifactError(f"{folder} exists and holds no study: choose another --out")
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     write_atomically(file, study.to_toml().encode())
 
 

@@ -5,6 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from fedpm.errors import ConfigError, choices
 from fedpm.training.losses import LOSSES, Loss, binary, cross_entropy
 from fedpm.training.metrics import METRICS, Metric, metric
@@ -26,7 +29,9 @@ class Task:
         return self.metrics[0]
 
 
-def task_of(loss: str | Loss, metrics: Sequence[Any], *, labelled: bool) -> tuple[Task, str, list[str]]:
+def task_of(
+    loss: str | Loss, metrics: Sequence[Any], *, labelled: bool, labels: npt.NDArray[Any] | None = None
+) -> tuple[Task, str, list[str]]:
     """Return a task, and the names of its loss and metrics for the settings.
 
     Args:
@@ -34,12 +39,14 @@ def task_of(loss: str | Loss, metrics: Sequence[Any], *, labelled: bool) -> tupl
         metrics: functions, torchmetrics objects and names likewise; none for accuracy, or where that says nothing, the
             loss.
         labelled: whether each example is of one class.
+        labels: what they are, for the sentence of an error.
     """
     if loss == "auto":
         if not labelled:
             raise ConfigError(
-                "task.loss = 'auto': labels are not one class an example, so say what to lower: task.loss = 'binary' "
-                "(truth values), 'mse' (numbers), 'cross-entropy' (a class a pixel), or loss=… in Python"
+                f"task.loss = 'auto': labels are not one class an example{meant(labels)}, so say what to lower: "
+                "task.loss = 'binary' (truth values), 'mse' (numbers), 'cross-entropy' (a class a pixel), or loss=… in "
+                "Python"
             )
         loss = "cross-entropy"
     function = named_loss(loss) if isinstance(loss, str) else loss
@@ -55,6 +62,18 @@ def task_of(loss: str | Loss, metrics: Sequence[Any], *, labelled: bool) -> tupl
     said = [one if isinstance(one, str) else OWN + metric(one).name for one in metrics or [judged]]
     called = loss if isinstance(loss, str) else OWN + getattr(loss, "__name__", type(loss).__name__)
     return Task(function, tuple(made)), called, said
+
+
+def meant(labels: npt.NDArray[Any] | None) -> str:
+    """Return, of labels that look like classes in another form, the first, what it is, and how to make it a class."""
+    if labels is None or not len(labels):
+        return ""
+    if labels.ndim == 2 and labels.shape[1] > 1 and np.isin(labels, (0, 1)).all() and (labels.sum(1) == 1).all():
+        first = f"[{', '.join(f'{one:g}' for one in labels[0, :8])}{', …' if labels.shape[1] > 8 else ''}]"
+        return f" (the first is {first}, {labels.dtype}: if that is one-hot, give y.argmax(1))"
+    if labels.ndim == 1 and labels.dtype.kind == "f" and (labels >= 0).all() and (labels == np.rint(labels)).all():
+        return f" (the first is {labels[0]}, {labels.dtype}: if that is a class, give y.astype(int))"
+    return f" (the first is {labels[0]}, {labels.dtype})" if labels.ndim == 1 else ""
 
 
 def named_loss(name: str) -> Loss:
@@ -74,7 +93,10 @@ def imported(key: str, name: str, known: tuple[str, ...] = ()) -> Any:
         raise ConfigError(f"{key} = {name!r}: came through the Python API, and must be given again there")
     module, colon, attribute = name.partition(":")
     if not colon:
-        raise ConfigError(f"{key} = {name!r}: {choices(name, known)}, or MODULE:FUNCTION")
+        among = (
+            f"{choices(name, known)}, or MODULE:FUNCTION" if known else "should be MODULE:FUNCTION, such as net:make"
+        )
+        raise ConfigError(f"{key} = {name!r}: {among}")
     try:
         return getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:

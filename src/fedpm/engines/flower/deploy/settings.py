@@ -14,7 +14,7 @@ from fedpm.errors import ConfigError
 from fedpm.experiment.build import Experiment, build
 from fedpm.training.task import imported
 
-NODE_KEYS = ("data.dir", "data.path", "device")
+NODE_KEYS = ("data.dir", "data.path", "data.test", "device")
 """Keys that a node may set for itself in its node config: they name what its machine has."""
 
 

@@ -1,0 +1,63 @@
+"""What runs, but hardly as its user means it, is warned of in one sentence."""
+
+import re
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+import fedpm
+from fedpm.data.datasets import Dataset
+from fedpm.experiment.build import build
+from tests.command import fedpm as command
+from tests.small import small_config, small_net
+
+X = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32)
+Y = np.arange(60) % 3
+
+
+def told(data: Dataset, net: nn.Module | None = None) -> list[str]:
+    """Return the warnings of an experiment."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        build(small_config(data={}), net=net or nn.Linear(4, 3), data=data)
+    return [str(one.message) for one in caught]
+
+
+def test_columns_of_very_different_size_are_told_and_others_are_not(data: Dataset) -> None:
+    large = X * np.array([1, 0, 5000, 1], np.float32)
+    (sentence,) = told(fedpm.dataset((large, Y), (large, Y)))
+    assert re.match(
+        r"input 3 of 4 is about [45],\d{3} times as large as input [14], and will drown it: stand", sentence
+    )
+    assert not told(fedpm.dataset((X * 100, Y), (X, Y)))
+    assert not told(data, small_net())
+
+
+def test_classes_that_are_tested_and_trained_by_nobody_are_told() -> None:
+    few = Y < 2
+    own = fedpm.federation({"a": (X[few], Y[few])}, test=(X, Y), classes=("ant", "bee", "cat"))
+    (sentence,) = told(own)
+    assert sentence.startswith(
+        "no client trains on these classes of the test data: cat; they will not be learned: give"
+    )
+
+
+def test_clients_that_a_table_names_and_a_split_leaves_out_of_account_are_told(tmp_path: Path) -> None:
+    rows = [
+        "a,b,label,client",
+        *(f"{x[0]},{x[1]},{y},{place % 2}" for place, (x, y) in enumerate(zip(X, Y, strict=True))),
+    ]
+    (tmp_path / "table.csv").write_text("\n".join(rows) + "\n")
+    settings: dict[str, Any] = {"data.name": "folder", "data.path": "table.csv", "model.name": "mlp", "rounds": 1}
+    words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    small = ["--set", "local.epochs=1", "--workers", "1", "--set", "clients.total=2"]
+    done = command("run", *words, *small, "--out", "dealt", cwd=tmp_path)
+    assert done.code == 0
+    assert done.stderr == (
+        "fedpm: table says which of 2 clients has which example, and data.split = 'iid' deals them anew: set "
+        "data.split=given to leave each client its own\n"
+    )
+    assert not command("run", *words, *small, "--set", "data.split=given", "--out", "own", cwd=tmp_path).stderr
