@@ -10,13 +10,31 @@ from pathlib import Path
 
 import pytest
 
-from fedpm.processes import kill_group
+from fedpm.processes import interrupts_held, kill_group
 from tests.marked import marked
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the system helps less: see fedpm.processes"),
 ]
+
+LOAD = """
+import os, signal, sys, threading
+import numpy as np
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from fedpm.wire.coders.candidates import drawn
+
+numbers = np.full((256, 4), 0.5, np.float32)
+timer = threading.Timer(float(sys.argv[1]), lambda: os.kill(os.getpid(), signal.SIGINT))
+timer.start()
+try:
+    drawn(numbers, numbers[0], np.full(4, 0.5))
+    timer.join()
+    threading.Event().wait(1)
+except KeyboardInterrupt:
+    sys.exit(3)
+"""
 
 DEAF = """
 import signal, time
@@ -190,3 +208,33 @@ def test_children_end_with_the_process_that_started_them(tmp_path: Path, end: st
             parent.kill()
         assert parent.wait(timeout=30) == (-signal.SIGKILL if end == "kill" else 0)
         assert not marked(tmp_path, patience=10)
+
+
+def test_an_interrupt_waits_for_foreign_code_and_then_comes() -> None:
+    done = []
+
+    def foreign() -> None:
+        with interrupts_held():
+            signal.raise_signal(signal.SIGINT)
+            done.append(True)
+
+    with pytest.raises(KeyboardInterrupt):
+        foreign()
+    assert done
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_an_interrupt_is_no_less_heard_where_another_error_comes() -> None:
+    def failing() -> None:
+        with interrupts_held():
+            signal.raise_signal(signal.SIGINT)
+            raise ValueError
+
+    with pytest.raises(KeyboardInterrupt):
+        failing()
+
+
+def test_an_interrupt_while_compiled_code_is_loaded_is_heard() -> None:
+    for delay in (0.1, 0.3):
+        done = subprocess.run([sys.executable, "-c", LOAD, str(delay)], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 3, done.stderr

@@ -61,6 +61,23 @@ def interrupts_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+@contextmanager
+def interrupts_held() -> Iterator[None]:
+    """Let Ctrl-C wait until the block has ended: for foreign code, whose callbacks swallow or do not survive it."""
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield  # it comes to the main thread alone, and as an exception only if Python handles it
+        return
+    came: list[tuple[Any, ...]] = []
+    signal.signal(signal.SIGINT, lambda *signalled: came.append(signalled))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if came:
+            before(*came[0])
+
+
 def kill_group(process: subprocess.Popen[Any]) -> None:
     """Kill a process that leads a process group of its own, and with it the group."""
     if hasattr(os, "killpg"):

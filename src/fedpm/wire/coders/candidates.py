@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fedpm.processes import interrupts_held
 from fedpm.rng import scrambled, scrambled_run
 from fedpm.wire.theta import Vector
 
@@ -56,7 +57,8 @@ class Candidates:
         if fast is None:
             return self._sums(part, evidence)
         units = (evidence * UNIT).astype(np.int32)
-        summed: Integers = fast.sums(self.key, part.start, self.number, self.proposal[part], units)
+        with interrupts_held():  # the first call loads what is compiled, or compiles it
+            summed: Integers = fast.sums(self.key, part.start, self.number, self.proposal[part], units)
         return summed.astype(np.float32) / UNIT
 
     def _sums(self, part: slice, evidence: Vector) -> Vector:
@@ -90,7 +92,8 @@ def drawn(ratios: Vector, wanted: Vector, chance: Fractions) -> Integers:
     """
     factor, excess = np.exp(2 * (ratios - ratios.max(0))), ratios - wanted
     fast = _compiled()
-    index: Integers = (fast.drawn if fast else _drawn)(factor, excess, chance, _DIGITS)
+    with interrupts_held():
+        index: Integers = (fast.drawn if fast else _drawn)(factor, excess, chance, _DIGITS)
     return index
 
 
@@ -112,7 +115,8 @@ def _drawn(factor: Vector, excess: Vector, chance: Fractions, digits: int) -> In
 def _compiled() -> Any:
     """Return what is compiled, if numba is installed and finds a place for what it compiles; else None."""
     try:
-        from fedpm.wire.coders import compiled
+        with interrupts_held():
+            from fedpm.wire.coders import compiled
     except (ImportError, RuntimeError):
         return None
     return compiled
