@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fedpm.errors import ArtifactError
+from fedpm.errors import ArtifactError, ConfigError
 from fedpm.report.curves import apart, fitted
 from fedpm.report.tables import Cell, Table, settings_table, tables
 from fedpm.study.results import collect
@@ -91,7 +91,8 @@ def test_rows_of_a_study_can_be_chosen(studied: Path) -> None:
     (found,) = collect([studied])
     assert [group.labels["algorithm"] for group in found.only(["eden"]).groups] == ["eden"]
     assert found.only([]).groups == found.groups
-    with pytest.raises(ArtifactError, match="no row is called 'edem'; there are 2, eden, fedpm"):
+    assert [group.labels["algorithm"] for group in found.only(["eden", "2"]).groups] == ["eden"], "axes are combined"
+    with pytest.raises(ConfigError, match=r"no row is called 'edem'; did you mean eden\? There are: 2, "):
         found.only(["eden", "edem"])
 
 

@@ -109,3 +109,19 @@ def test_failures_are_listed_and_do_not_stop_the_rest(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
     assert (tmp_path / "out" / "60_seed0" / "summary.json").exists()
     assert "60_seed0  accuracy" in done.stdout
+
+
+def test_chosen_rows_run_alone_and_the_others_can_follow(tmp_path: Path) -> None:
+    (tmp_path / "s.toml").write_text(
+        'title = "Rows"\nbase = "quickstart"\n'
+        'settings = { rounds = 1, workers = 1, "local.epochs" = 1, "clients.total" = 2, "model.name" = "mlp" }\n'
+        'axes = { "data.train_examples" = [80, 60], algorithm = ["fedpm", "fedavg"] }'
+    )
+    command = ["study", "run", "s.toml", "--seeds", "1", "--out", "out", "--processes", "1"]
+    assert fedpm(*command, "--only", "fedavg", "--only", "60", cwd=tmp_path).code == 0
+    assert [path.parent.name for path in tmp_path.glob("out/*/summary.json")] == ["60_fedavg_seed0"]
+    assert fedpm(*command, "--only", "60", cwd=tmp_path).code == 0
+    assert len(list(tmp_path.glob("out/*/summary.json"))) == 2
+    wrong = fedpm(*command, "--only", "fedavgg", cwd=tmp_path)
+    assert wrong.code == 2
+    assert wrong.stderr.startswith("fedpm: s.toml: no row is called 'fedavgg'; did you mean fedavg?")

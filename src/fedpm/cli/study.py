@@ -52,6 +52,9 @@ def run(
         str | None, typer.Option(help="small: minutes on 2 cores; paper: as in the paper, on a GPU.")
     ] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Runs of each combination (default: the study's).")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="ROW", help="Only this row ('fedpm bits', say); repeatable.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the study (default: runs/NAME-SCALE).")] = None,
     processes: Annotated[int | None, typer.Option(min=1, help="Runs at a time (default: one a core).")] = None,
     set_: Overrides = None,
@@ -67,6 +70,7 @@ def run(
     place = [] if data_dir is None else [f"data.dir={json.dumps(str(data_dir.resolve()))}"]
     count = processes or _fitting(study)
     runs = study.runs(seeds or study.seeds, [*place, *(["workers=1"] if count > 1 else [])])
+    runs = definition.select(runs, only or [], name)
     from fedpm.study.runner import prepare, run_all
 
     prepare(folder, study)

@@ -7,11 +7,11 @@ settings that belong together, ``"0.5" = { "clients.total" = 10, "clients.rho" =
 import itertools
 import re
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Protocol, TypeVar
 
 import tomli_w
 from pydantic import Field, ValidationError
@@ -112,6 +112,30 @@ class Study:
         """Return all that decides what a run of this study is, for the study's folder."""
         kept = {key: value for key, value in vars(self).items() if key != "seeds" and value not in (None, "")}
         return tomli_w.dumps({**kept, "published": [table.model_dump() for table in self.published]})
+
+
+class Labelled(Protocol):
+    """What stands at a label of each axis."""
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The labels, by axis."""
+
+
+Row = TypeVar("Row", bound=Labelled)
+
+
+def select(rows: Sequence[Row], only: Sequence[str], source: object) -> list[Row]:
+    """Return the rows of a study with these labels: on each axis of which some are named, one of them."""
+    there: dict[str, dict[str, None]] = {}
+    for row in rows:
+        for axis, label in row.labels.items():
+            there.setdefault(axis, {})[label] = None
+    known = {label: None for labels in there.values() for label in labels}
+    if unknown := [label for label in only if label not in known]:
+        raise ConfigError(f"{source}: no row is called {unknown[0]!r}; {choices(unknown[0], known)}")
+    wanted = {axis: set(only) & set(labels) or set(labels) for axis, labels in there.items()}
+    return [row for row in rows if all(label in wanted[axis] for axis, label in row.labels.items())]
 
 
 def studies() -> dict[str, StudyFile]:

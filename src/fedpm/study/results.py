@@ -15,7 +15,7 @@ from fedpm.errors import ArtifactError
 from fedpm.experiment.record import RoundRecord
 from fedpm.registry import METHODS
 from fedpm.study import definition
-from fedpm.study.definition import Study
+from fedpm.study.definition import Study, select
 
 
 @dataclass(frozen=True)
@@ -95,12 +95,8 @@ class Collection:
         return [run for group in self.groups for run in group.runs]
 
     def only(self, labels: Sequence[str]) -> "Collection":
-        """Return the groups that have one of these labels; all of them if none is named."""
-        there = {label for group in self.groups for label in group.labels.values()}
-        if unknown := [label for label in labels if label not in there]:
-            raise ArtifactError(f"{self.folder}: no row is called {unknown[0]!r}; there are {', '.join(sorted(there))}")
-        kept = [group for group in self.groups if not labels or set(labels) & set(group.labels.values())]
-        return replace(self, groups=kept)
+        """Return the groups with these labels: on each axis of which some are named, one of them."""
+        return replace(self, groups=select(self.groups, labels, self.folder))
 
     @property
     def metrics(self) -> list[str]:

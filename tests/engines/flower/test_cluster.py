@@ -24,7 +24,7 @@ pytest.importorskip("ray", reason="Flower is not installed: pip install 'fedpm[f
 pytestmark = [pytest.mark.flower, pytest.mark.slow]
 
 CLUSTER = """
-import sys
+import os, signal, sys, time
 from ray.cluster_utils import Cluster
 
 small = {"include_dashboard": False, "include_log_monitor": False, "no_monitor": True, "object_store_memory": 10**8}
@@ -33,7 +33,15 @@ cluster = Cluster(True, head_node_args={"num_cpus": 0, **small})
 nodes = [cluster.add_node(num_cpus=1, **small) for _ in range(2)]
 print(cluster.address, flush=True)
 for line in sys.stdin:
+    (raylet,) = nodes[-1].all_processes["raylet"]
+    with open(f"/proc/{raylet.process.pid}/task/{raylet.process.pid}/children") as children:
+        pids = [int(pid) for pid in children.read().split()]
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)  # so that it cannot answer before it is lost
+    time.sleep(0.5)
     cluster.remove_node(nodes.pop(), allow_graceful=False)
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
 cluster.shutdown()
 """
 PATIENCE = 600.0
@@ -81,9 +89,8 @@ def test_a_cluster_trains_the_same_model_without_the_client_of_a_node_that_is_lo
     with cluster.start(tmp_path / "run", *settings) as process:
         while not (log.exists() and log.read_text()) and process.poll() is None:
             time.sleep(0.05)
-        addresses = listening(cluster.folder)
-        time.sleep(0.5)  # both have begun with the second round, which takes as long as the first
         cluster.lose_a_node()
+        addresses = listening(cluster.folder)
         _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, errors
     assert not [str(address) for address in addresses if not address.is_loopback]
