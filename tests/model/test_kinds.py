@@ -216,3 +216,23 @@ def test_tied_trained_parameters_stay_tied() -> None:
     module = network.module(network.weights(0), np.array([0.5], np.float32))
     assert module.get_parameter("again.weight") is module.get_parameter("scale.weight")
     assert module.get_parameter("again.weight").item() == 0.5
+
+
+class Viewing(nn.Module):
+    """A network of colour images that flattens by ``view``, as many do: this needs ordinary strides."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3, padding=1)
+        self.head = nn.Linear(4 * 8 * 8, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.relu(self.conv(x)).view(len(x), -1))  # type: ignore[no-any-return]
+
+
+def test_a_network_of_colour_images_may_flatten_by_view(data: Dataset) -> None:
+    def coloured(shard: Shard) -> tuple[Any, Any]:
+        return shard.x.repeat(3, axis=1), shard.y
+
+    dataset = fedpm.dataset(train=coloured(data.train), test=coloured(data.test))
+    assert fedpm.run(small_config(rounds=1), net=Viewing(), data=dataset).rounds

@@ -209,11 +209,9 @@ def load_dataset(
 
 
 def to_input(x: Array, device: torch.device) -> torch.Tensor:
-    """Return a batch as the network takes it: images scaled to [−1, 1], channels last in memory."""
+    """Return a batch as the network takes it: images scaled to [−1, 1]."""
     batch = torch.from_numpy(x).to(device)
-    if batch.dtype == torch.uint8:
-        batch = batch.to(torch.float32).div_(127.5).sub_(1)
-    return batch.contiguous(memory_format=torch.channels_last) if batch.ndim == 4 else batch
+    return batch.to(torch.float32).div_(127.5).sub_(1) if batch.dtype == torch.uint8 else batch
 
 
 def to_target(y: Array, device: torch.device) -> torch.Tensor:
