@@ -14,7 +14,7 @@ ORDER = [
 ]  # fmt: skip
 """The apps of a fleet run the whole loop, so ``engines.flower.deploy`` stands above the loop and its engines below."""
 ROOT = Path(fedpm.__file__).parent
-FILES = [file for file in sorted(ROOT.rglob("*.py")) if file != ROOT / "__init__.py"]
+FILES = [file for file in sorted(ROOT.rglob("*.py")) if file not in (ROOT / "__init__.py", ROOT / "__main__.py")]
 
 
 def layer(module: str) -> str:

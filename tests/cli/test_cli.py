@@ -47,7 +47,9 @@ def undisturbed(started: tuple[Path, str]) -> Path:
 
 
 def test_the_version_is_told() -> None:
-    assert fedpm("--version").stdout == f"fedpm {version('fedpm')}\n"
+    told = f"fedpm {version('fedpm')}\n"
+    assert fedpm("--version").stdout == told
+    assert subprocess.check_output([sys.executable, "-m", "fedpm", "--version"], text=True) == told
 
 
 @pytest.mark.slow

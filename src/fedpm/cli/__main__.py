@@ -1,5 +1,0 @@
-"""``python -m fedpm.cli``."""
-
-from fedpm.cli import main
-
-main()
