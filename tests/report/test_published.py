@@ -13,7 +13,11 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.parametrize(
     ("study", "page", "rounds"),
-    [("iid-mnist", "baselines.md", (5, 10, 15, 25)), ("pretrained-images", "pretrained.md", (2, 5, 10))],
+    [
+        ("iid-mnist", "baselines.md", (5, 10, 15, 25)),
+        ("pretrained-images", "pretrained.md", (2, 5, 10)),
+        ("pretrained-text", "pretrained.md", (2, 4, 8)),
+    ],
 )
 def test_the_tables_of_a_page_are_those_of_its_results(study: str, page: str, rounds: tuple[int, ...]) -> None:
     lines = (ROOT / "docs" / page).read_text().splitlines()
