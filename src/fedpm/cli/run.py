@@ -64,8 +64,8 @@ def run(
     folder = out or _unused(Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}")
     from fedpm.experiment import api
 
-    # once more: what is asked for is refused if the data say otherwise, and what a preset has is not
-    asked = {key: value for key, value in map(configs.pair, overrides) if key == "clients.total"}
+    # once more: what is asked for is refused if data or parts say otherwise, and what a preset has is not
+    asked = dict(map(configs.pair, overrides))
     _watched(folder, lambda: api.run(settings, out=folder, progress=True, **asked))
 
 

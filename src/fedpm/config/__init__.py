@@ -7,6 +7,7 @@ imports this one.
 from fedpm.config.explain import describe
 from fedpm.config.loading import (
     Base,
+    check_used,
     flattened,
     load,
     nested,
@@ -24,6 +25,7 @@ __all__ = [
     "Base",
     "Config",
     "changes_results",
+    "check_used",
     "describe",
     "flattened",
     "load",

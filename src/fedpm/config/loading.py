@@ -9,7 +9,7 @@ from typing import Any
 import tomli_w
 from pydantic import ValidationError
 
-from fedpm.config.explain import explain
+from fedpm.config.explain import PARTS, explain
 from fedpm.config.schema import Config, changes_results, config_class, keys
 from fedpm.errors import ConfigError, choices
 from fedpm.registry import METHODS
@@ -92,6 +92,25 @@ def settings_of(config: Config, *, results_only: bool = False) -> dict[str, Any]
 def to_toml(config: Config) -> str:
     """Return the complete configuration as TOML that ``load`` reads back."""
     return tomli_w.dumps(settings_of(config))
+
+
+def check_used(given: Iterable[str], settled: Mapping[str, Any]) -> None:
+    """Refuse keys of parts that an experiment does not have; ``settled`` are its settings, with every part chosen."""
+    faults = []
+    for key in given:
+        table = key.partition(".")[0]
+        if table in settled:
+            continue
+        owners = {parts.key: [spec.name for spec in parts if table in spec.tables] for parts in PARTS.values()}
+        chooser = next(name for name, found in owners.items() if found or name == table)
+        if chooser in settled:
+            wanted = " or ".join(map(repr, owners[chooser]))
+            there = f"but it is {settled[chooser]!r}: set that too, or leave this out"
+            faults.append(f"{key} belongs to {chooser} = {wanted}, {there}")
+        else:
+            faults.append(f"{key} says how masks are coded, and algorithm = {settled['algorithm']!r} sends none")
+    if faults:
+        raise ConfigError("\n".join(faults))
 
 
 def presets() -> dict[str, str]:

@@ -1,5 +1,6 @@
 """``fedpm.run`` and ``fedpm.resume``."""
 
+import tomllib
 import warnings
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from fedpm.children import stop_import
-from fedpm.config import LENGTH, Base, Config, changes_results, flattened, load
+from fedpm.config import LENGTH, Base, Config, changes_results, check_used, flattened, load
 from fedpm.data.datasets import Dataset
 from fedpm.engines.base import Engine
 from fedpm.errors import ConfigError, DataError, require
@@ -74,6 +75,7 @@ def run(
     given |= {"loss": loss, "metrics": _several(metrics), "remote": remote}
     experiment = _built(load(config, settings), **given)
     _check_total(experiment, settings)
+    check_used(flattened(settings), tomllib.loads(experiment.config_toml))
     if net is not None and weights is None and not shows(progress):
         _warn(experiment, net)
     if out is None:
