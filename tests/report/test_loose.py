@@ -9,7 +9,8 @@ import pytest
 import fedpm
 from fedpm.data.datasets import Dataset
 from fedpm.report.page import write
-from fedpm.study.results import collect
+from fedpm.report.tables import tables
+from fedpm.study.results import called, collect
 from tests.report.light import svg_alone
 from tests.small import small_config, small_net
 
@@ -70,3 +71,55 @@ def test_only_runs_that_differ_in_nothing_but_their_seed_are_pooled(short: Path,
     faster = changed(short, tmp_path / "faster", ("seed = 0", "seed = 1"), ('lr = "auto"', "lr = 0.2"))
     eden = changed(short, tmp_path / "eden", ('algorithm = "fedpm"', 'algorithm = "eden"'))
     assert pooled([short, other, faster, eden]) == [["short", "other"], ["faster"], ["eden"]]
+
+
+@pytest.mark.slow
+def test_figures_of_unlike_runs_come_before_settings_and_nothing_follows_from_a_choice(
+    short: Path, tmp_path: Path
+) -> None:
+    own = '[data]\nname = "own"'
+    other = [
+        [
+            ("rounds = 1", "rounds = 6"),
+            ('aggregator = "peer-filter"', 'aggregator = "mean"'),
+            ("metrics = [", 'metrics = ["f1",'),
+        ],
+        [(own, '[data]\nname = "folder"\npath = "/a/wine.csv"')],
+        [(own, '[data]\nname = "folder"\npath = "/b/iris.csv"')],
+    ]
+    folders = [short, *(changed(short, tmp_path / str(number), *changes) for number, changes in enumerate(other))]
+    config = folders[1] / "config.toml"
+    config.write_text(config.read_text().partition("[peer_filter]")[0])
+    with svg_alone():
+        page = write(folders, tmp_path / "report")
+    head, *rows = csv.reader((page.parent / "tables" / "overview.csv").read_text().splitlines())
+    assert head[:3] == ["run", "algorithm", "accuracy"]
+    assert head[head.index("seeds") + 1 :] == ["rounds", "aggregator", "data.name", "task.metrics"]
+    cells = [row[head.index("seeds") + 1 :] for row in rows]
+    assert cells[1] == ["6", "mean", "own", "f1, accuracy"]
+    assert [row[2] for row in cells] == ["own", "own", "wine.csv", "iris.csv"]
+
+
+def test_a_table_of_runs_has_no_column_without_figures(short: Path, tmp_path: Path) -> None:
+    number = changed(short, tmp_path / "number")
+    for file in (number / "rounds.jsonl", number / "summary.json"):
+        file.write_text(file.read_text().replace('"accuracy": ', '"mae": '))
+    (table, *_) = tables(collect([number])[0])
+    assert "accuracy" not in table.head
+    assert "accuracy" in tables(collect([short])[0])[0].head
+    assert all(cell.ours != "–" for row in table.rows for cell in row)
+
+
+@pytest.mark.parametrize(
+    ("axis", "label", "name"),
+    [
+        ("algorithm", "fedpm", "FedPM"),
+        ("algorithm", "fedpm bits", "FedPM bits"),
+        ("algorithm", "drive quantised", "DRIVE quantised"),
+        ("algorithm", "mask 0.3", "mask 0.3"),
+        ("method", "fedpm bits", "fedpm bits"),
+        ("run", "fedpm", "fedpm"),
+    ],
+)
+def test_a_figure_names_methods_and_their_variants_alike(axis: str, label: str, name: str) -> None:
+    assert called(axis, label) == name

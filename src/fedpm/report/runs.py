@@ -30,17 +30,13 @@ def run_names(folders: Sequence[Path]) -> dict[Path, str]:
         lengths.update({folder: lengths[folder] + 1 for folder in again})
 
 
-def by_run(collection: Collection, *, settings: bool = False) -> Collection:
-    """Return the groups of loose runs called by their folders; with ``settings`` also by what they differ in."""
+def by_run(collection: Collection, *, whole: bool = False) -> Collection:
+    """Return the groups of loose runs called by their folders; if ``whole``, by all of them and the method."""
     names = run_names([run.folder for run in collection.runs])
     groups = []
     for group in collection.groups:
         called = [names[run.folder] for run in group.runs]
-        if settings:
-            labels = {RUN: ", ".join(called), "algorithm": group.method}
-            labels |= {axis: label for axis, label in group.labels.items() if axis != "algorithm"}
-        else:
-            labels = {RUN: _shortened(called)}
+        labels = {RUN: ", ".join(called), "algorithm": group.method} if whole else {RUN: _shortened(called)}
         groups.append(Group(labels, group.runs))
     return replace(collection, groups=groups)
 

@@ -2,7 +2,7 @@
 
 import csv
 import io
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from itertools import groupby
 from statistics import mean
@@ -124,7 +124,8 @@ def _grouped(name: str) -> tuple[str, str]:
 def tables(collection: Collection) -> list[Table]:
     """Return all tables of a collection: like the paper's where there is more than one axis, and the overview."""
     if collection.study is None:
-        return [_overview(by_run(collection, settings=True)), *_fairness(by_run(collection, settings=True))]
+        named = by_run(collection, whole=True)
+        return [_settled(_overview(named), collection), *_fairness(named)]
     pivots = [_pivot(collection, quantity) for quantity in QUANTITIES if len(collection.axes) > 1]
     return [*pivots, _overview(collection), *_fairness(collection)]
 
@@ -157,6 +158,17 @@ def _overview(collection: Collection) -> Table:
         where = "; ".join(table.where for table in collection.study.published)
         note += f" Small, below ours: the paper's ({where})."
     return Table("overview", "Everything in one table", note, head, max(1, len(collection.axes)), cells)
+
+
+def _settled(table: Table, collection: Collection) -> Table:
+    """Return the table of loose runs without empty columns, and behind their figures the settings they differ in."""
+    there = [place for place in range(len(table.head)) if any(row[place].ours != "–" for row in table.rows)]
+    axes = [axis for axis in collection.axes if axis != "algorithm"]
+    rows = [
+        [*(row[place] for place in there), *(Cell(group.labels[axis]) for axis in axes)]
+        for row, group in zip(table.rows, collection.groups, strict=True)
+    ]
+    return replace(table, head=[*(table.head[place] for place in there), *axes], rows=rows)
 
 
 def _pivot(collection: Collection, quantity: str) -> Table:

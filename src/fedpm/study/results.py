@@ -13,7 +13,7 @@ from typing import Any
 from fedpm.config import changes_results, flattened
 from fedpm.errors import ArtifactError
 from fedpm.experiment.record import RoundRecord
-from fedpm.registry import METHODS
+from fedpm.registry import METHODS, tables
 from fedpm.study import definition
 from fedpm.study.definition import Study, select
 
@@ -111,9 +111,10 @@ class Collection:
 
 
 def called(axis: str, label: str) -> str:
-    """Return a label that is a number with the name of its axis, a method by its own label, any other as it is."""
-    if axis == METHODS.key and label in METHODS:
-        return METHODS[label].label
+    """Return a label that is a number with the name of its axis, one of a method by the method's own, others as are."""
+    name, *variant = label.split(" ")
+    if axis == METHODS.key and name in METHODS:
+        return " ".join([METHODS[name].label, *variant])
     return f"{axis} = {label}" if label[:1].isdigit() and axis != "run" else label
 
 
@@ -163,18 +164,19 @@ def _study(folder: Path) -> Collection:
 
 def _runs(folders: list[Path]) -> Collection:
     """Group runs that differ in nothing but their seed; of copies of one run the one that came furthest counts."""
-    found = {folder: flattened(_settings(folder)) for folder in folders}
+    found = {folder: _told(flattened(_settings(folder))) for folder in folders}
     keys = {key: None for settings in found.values() for key in settings if key != "seed" and changes_results(key)}
-    axes = [key for key in keys if _differ(key, found.values())]
+    parts = tables()  # whose keys follow from the choice of a part: they tell apart runs that have it
+    axes = [key for key in keys if _differ(key, found.values(), among_owners=key.partition(".")[0] in parts)]
     if "algorithm" in axes:  # each algorithm has settings of its own, which tell apart its own runs alone
         names = {settings["algorithm"] for settings in found.values()}
         each = [[settings for settings in found.values() if settings["algorithm"] == name] for name in names]
-        everywhere = {key for key in axes if all(key in settings for settings in found.values())}
+        everywhere = {key for key in axes if key.partition(".")[0] not in parts or _all_have(key, found.values())}
         everywhere -= {key for spec in METHODS for key in spec.tuned}
         axes = [key for key in axes if key in everywhere or any(_differ(key, alike) for alike in each)]
     seeds: dict[tuple[str, ...], dict[int, Outcome]] = {}
     for folder, settings in found.items():
-        labels = {key: str(settings.get(key, "–")) for key in axes}
+        labels = {key: _label(settings.get(key, "–")) for key in axes}
         run = _outcome(folder, labels, settings["seed"])
         kept = seeds.setdefault(tuple(labels.values()), {}).setdefault(run.seed, run)
         if (bool(run.summary), len(run.records)) > (bool(kept.summary), len(kept.records)):
@@ -183,8 +185,22 @@ def _runs(folders: list[Path]) -> Collection:
     return Collection("Runs", [Group(runs[0].labels, runs) for runs in groups])
 
 
-def _differ(key: str, runs: Iterable[dict[str, Any]]) -> bool:
-    return len({str(settings.get(key)) for settings in runs}) > 1
+def _all_have(key: str, runs: Iterable[dict[str, Any]]) -> bool:
+    return all(key in settings for settings in runs)
+
+
+def _told(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return settings as they are told apart: data of one's own by the name of their file."""
+    path = settings.get("data.path")
+    return settings | ({"data.name": Path(path).name} if path is not None else {})
+
+
+def _label(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _differ(key: str, runs: Iterable[dict[str, Any]], *, among_owners: bool = False) -> bool:
+    return len({str(settings.get(key)) for settings in runs if key in settings or not among_owners}) > 1
 
 
 def _outcome(folder: Path, labels: dict[str, str], seed: int) -> Outcome:
