@@ -1,5 +1,18 @@
-"""``python -m fedpm``: the command line, where its script is not on the path."""
+"""The program ``fedpm``, also as ``python -m fedpm`` where its script is not on the path."""
 
-from fedpm.cli import main
+import sys
 
-main()
+
+def main() -> None:
+    """Run the command line; Ctrl-C is one sentence while that is still being loaded, too."""
+    try:
+        from fedpm.cli import main as command_line
+
+        command_line()
+    except KeyboardInterrupt:
+        print("fedpm: interrupted", file=sys.stderr)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,4 +1,5 @@
 import json
+import shutil
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -232,8 +233,21 @@ def test_resume_refuses_what_does_not_belong(tmp_path: Path, data: Dataset) -> N
     with pytest.raises(ArtifactError, match="of another version of fedpm or of another method"):
         fedpm.resume(out, net=small_net(), data=data)
     state.write_bytes(state.read_bytes()[:60])
-    with pytest.raises(ArtifactError, match="checkpoint cannot be read"):
+    anew = "restore it from a copy, or start anew in another folder"
+    with pytest.raises(ArtifactError, match=rf"checkpoint cannot be read \(.*\); {anew}"):
         fedpm.resume(out, net=small_net(), data=data)
+
+
+def test_a_run_whose_checkpoint_is_gone_is_not_begun_again_over_its_records(
+    small_run: tuple[Path, fedpm.Result], data: Dataset, tmp_path: Path
+) -> None:
+    out = Path(shutil.copytree(small_run[0], tmp_path / "run"))
+    log = (out / "rounds.jsonl").read_bytes()
+    shutil.rmtree(out / "checkpoint")
+    for _ in range(2):  # the folder is there the second time
+        with pytest.raises(ArtifactError, match=r"the checkpoint is gone, .*; restore it from a copy, or start anew"):
+            fedpm.resume(out, net=small_net(), data=data)
+    assert (out / "rounds.jsonl").read_bytes() == log
 
 
 def test_a_folder_in_use_is_refused(data: Dataset, tmp_path: Path) -> None:

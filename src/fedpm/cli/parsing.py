@@ -5,7 +5,7 @@ from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
-from fedpm.errors import ConfigError, choices
+from fedpm.errors import ConfigError, FedPMError, choices
 
 MEANT = {
     "train": "run",
@@ -25,6 +25,13 @@ class Group(TyperGroup):
         if not ctx.resilient_parsing and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             raise ConfigError(f"{args[0]}: there is no such command; {self._near(args[0], self.list_commands(ctx))}")
         return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Call the command; an interrupt that it does not tell of itself is one sentence."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise FedPMError("interrupted") from None
 
     def _near(self, word: str, commands: list[str]) -> str:
         """Return what commands there are, the likeliest meant first: by its spelling, or by what it does."""

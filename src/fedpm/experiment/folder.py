@@ -24,6 +24,7 @@ from fedpm.methods.base import Arrays
 
 VERSION = "2"
 """Of checkpoints."""
+_REMEDY = "restore it from a copy, or start anew in another folder"
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,7 @@ class RunFolder:
             why = "has no config.toml" if path.exists() else "does not exist"
             raise ArtifactError(f"{path} is not a run folder, for it {why}: {remedy}")
         folder._take_lock()
+        make_folder(folder._state.parent)
         for below in (path, folder._state.parent):
             remove_temporary(below)
         return folder
@@ -150,6 +152,8 @@ class RunFolder:
         if self._state.exists():
             arrays, about = self._read_state()
             done = self._checked(about, origin)
+        elif self._rounds.exists() and self._rounds.read_bytes().count(b"\n") > 1:  # a kill loses one line at most
+            raise ArtifactError(f"{self._state}: the checkpoint is gone, and with it what was trained; {_REMEDY}")
         records = self.records(done)
         if len(records) < done:
             raise ArtifactError(
@@ -190,14 +194,11 @@ class RunFolder:
                 arrays: Arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
                 about = dict(file.metadata() or {})
         except (SafetensorError, OSError) as error:
-            raise ArtifactError(f"{self._state}: the checkpoint cannot be read ({error})") from None
+            raise ArtifactError(f"{self._state}: the checkpoint cannot be read ({error}); {_REMEDY}") from None
         if about.get("version") != VERSION:
             raise self.wrong_state()
         if about.pop("checksum", "") != _checksum(arrays, about):
-            raise ArtifactError(
-                f"{self._state}: the checkpoint fails its checksum, so it was damaged; restore it from a copy, or "
-                "start anew in another folder"
-            )
+            raise ArtifactError(f"{self._state}: the checkpoint fails its checksum, so it was damaged; {_REMEDY}")
         return arrays, about
 
     def wrong_state(self) -> ArtifactError:
