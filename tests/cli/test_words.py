@@ -35,6 +35,10 @@ RECORD: Any = {
         ("run --tensorboard", "--tensorboard: settings are given with --set: --set tensorboard=VALUE"),
         ("run --name x", "--name: settings are given with --set: --set data.name=x or --set model.name=x"),
         ("study run coders --rounds 5", "--rounds: settings are given with --set: --set rounds=5"),
+        (
+            "run --net net:make",
+            "--net: a network of your own is trained from Python: fedpm.run(net=…), docs/networks.md",
+        ),
         ("privacy account --epochs 2", "--epochs: settings are given with --set: --set local.epochs=2"),
     ],
 )

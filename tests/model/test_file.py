@@ -13,7 +13,8 @@ import torch
 from torch import nn
 
 import fedpm
-from fedpm.data.datasets import Dataset, to_input
+from fedpm.cli.model import _check_classes
+from fedpm.data.datasets import Dataset, Shard, to_input
 from fedpm.errors import ArtifactError, ConfigError
 from fedpm.model.export import to_onnx
 from fedpm.model.file import Model
@@ -298,10 +299,50 @@ def test_the_command_scores_and_exports_a_network_of_ones_own(
     out = tmp_path / "weights.safetensors"
     assert fedpm_command("model", "export", run, "--torch", out, "--net", "tests.small:small_net").code == 0
     assert len(fedpm.load(out, net=small_net()).state_dict()) == 4
+    again = fedpm_command("model", "export", run, "--torch", out, "--net", "tests.small:small_net")
+    remedy = "exists already, and nothing is overwritten; choose another name, or remove it"
+    assert (again.code, again.stderr) == (2, f"fedpm: {out}: {remedy}\n")
     wrong = fedpm_command("model", "eval", run, "--data", "digits", "--net", "tests.small:small_config")
     assert "it should give an nn.Module" in wrong.stderr
     alone = fedpm_command("model", "eval", run, "--data", "digits", "--net", "small")
     assert alone.stderr == "fedpm: --net = 'small': should be MODULE:FUNCTION, such as net:make\n"
+
+
+def test_the_sparsity_of_a_network_of_ones_own_is_shown(small_run: tuple[Path, fedpm.Result]) -> None:
+    told = fedpm_command("model", "inspect", small_run[0])
+    assert told.stdout.endswith("sparsity: say what makes your network with --net MODULE:FUNCTION\n")
+    shown = fedpm_command("model", "inspect", small_run[0], "--net", "tests.small:small_net")
+    layers = [line.split()[0] for line in shown.stdout.splitlines()[-5:]]
+    assert layers == ["1.weight", "1.bias", "3.weight", "3.bias", "all"]
+
+
+def test_a_file_may_stand_where_its_module_should(
+    small_run: tuple[Path, fedpm.Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "net_of_mine.py").write_text("from tests.small import small_net as make\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    done = fedpm_command("model", "eval", small_run[0], "--data", "digits", "--net", "net_of_mine.py:make")
+    assert done.code == 0, done.stderr
+
+
+def test_a_model_of_numbered_classes_is_scored_on_as_many_named_ones() -> None:
+    _check_classes(list("0123456789"), named_classes(10))
+    for known in (list("0123456789"), ["well", "sick"]):
+        with pytest.raises(ConfigError, match="give data with the model's classes, in that order"):
+            _check_classes(known, named_classes(2))
+
+
+def named_classes(count: int) -> Dataset:
+    shard = Shard(np.zeros((count, 1), np.float32), np.arange(count))
+    return Dataset("animals", shard, shard, tuple("abcdefghij"[:count]))
+
+
+def test_another_network_is_told_what_it_lacks(data: Dataset) -> None:
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Linear(8, 10))
+    model = fedpm.run(small_config(rounds=1), net=net, data=data, progress=False).file
+    assert isinstance(model, Model)
+    with pytest.raises(ArtifactError, match=r"than the one given: it has 2\.weight, 2\.bias, which yours lacks"):
+        model.module(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)))
 
 
 STEERING = "\x1b]0;title\x07\x1b[31m\x9b2J\u202e\r"

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from fedpm.config.sections import DataConfig
     from fedpm.data.datasets import Dataset
     from fedpm.model.file import Model
+    from fedpm.model.masking import MaskedNetwork
     from fedpm.model.weights import Weights
 
 app = typer.Typer(cls=Group, help="Look into a model, evaluate it, export it.", no_args_is_help=True)
@@ -35,7 +36,7 @@ File = Annotated[Path, typer.Argument(metavar="FILE", help="A run folder, or a f
 
 
 @app.command()
-def inspect(file: File) -> None:
+def inspect(file: File, net: Net = None) -> None:
     """Show what a model is, how large, how sparse in each layer, and where it came from."""
     from fedpm.model.file import Model
     from fedpm.model.weights import open_model
@@ -57,10 +58,10 @@ def inspect(file: File) -> None:
         console.print(f"[bold]{escape(printable(key))}[/bold]: {escape(printable(str(value)))}", highlight=False)
     if not isinstance(model, Model):
         console.print(_layers(model))
-    elif header.network is None:
-        console.print("sparsity: load it in Python, Model.open(file).masked(net=YourNetwork())", highlight=False)
+    elif header.network is None and net is None:
+        console.print("sparsity: say what makes your network with --net MODULE:FUNCTION", highlight=False)
     else:
-        console.print(_sparsity(model))
+        console.print(_sparsity(model, model.masked(_network(net, model))))
 
 
 def _layers(model: Weights) -> Table:
@@ -77,9 +78,8 @@ def _short(value: Any) -> str:
     return f"{value:.4f}" if isinstance(value, float) else str(value)
 
 
-def _sparsity(model: Model) -> Table:
+def _sparsity(model: Model, masked: MaskedNetwork) -> Table:
     """Return a table with the share of kept weights in each layer as a bar."""
-    masked = model.masked()
     mask = model.mask(masked) != 0
     table = Table("layer", "shape", "kept", "", box=None)
     start = 0
@@ -155,9 +155,9 @@ def _scored_on(
 
 def _check_classes(known: Sequence[str], dataset: Dataset) -> None:
     """Refuse data whose classes are others than the model's, or numbered otherwise: the score would say nothing."""
-    found = dataset.classes
-    numbers = found == tuple(map(str, range(len(found)))) and len(found) <= len(known)
-    if found != tuple(known[: len(found)]) and not numbers:
+    found, numbers = dataset.classes, tuple(map(str, range(len(known))))
+    numbered = found == numbers[: len(found)] or (tuple(known) == numbers and len(found) == len(known))
+    if found != tuple(known[: len(found)]) and not numbered:
         raise ConfigError(
             f"the classes of {dataset.name} are {', '.join(found[:12])}, and those of the model "
             f"{', '.join(known[:12])}; give data with the model's classes, in that order"
@@ -214,6 +214,8 @@ def export(
     """Write the model in another format."""
     if (onnx is None) == (torch is None):
         raise ConfigError("fedpm model export: give one of --onnx OUT and --torch OUT")
+    if (out := onnx or torch) is not None and out.exists():
+        raise ConfigError(f"{out}: exists already, and nothing is overwritten; choose another name, or remove it")
     from fedpm.model.export import to_onnx
     from fedpm.model.weights import Weights, WeightsHeader, open_model
 

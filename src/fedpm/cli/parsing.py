@@ -85,6 +85,8 @@ class SettingsCommand(TyperCommand):
     def _suggest(self, name: str, value: str, options: set[str]) -> None:
         from fedpm.config import describe
 
+        if name == "net":
+            raise ConfigError("--net: a network of your own is trained from Python: fedpm.run(net=…), docs/networks.md")
         keys = [key for key, _, _ in describe()]
         names = {*keys, *(key.rpartition(".")[2] for key in keys), *(option.removeprefix("--") for option in options)}
         near = get_close_matches(name.replace("-", "_"), sorted(names), 1, 0.75)

@@ -18,7 +18,7 @@ from torch import nn
 from fedpm.errors import ArtifactError, ConfigError, DataError, WireError
 from fedpm.files import write_atomically
 from fedpm.model import nets
-from fedpm.model.kinds import first_difference
+from fedpm.model.kinds import first_difference, lacking
 from fedpm.model.mask_coding import SIGNS, decode_final, encode_final, fewest_bytes
 from fedpm.model.masking import MaskedNetwork
 from fedpm.model.pretrained import named
@@ -160,7 +160,7 @@ class Model:
         try:
             masked = MaskedNetwork(net, init=header.init, weights=header.weights, **kinds)
         except ConfigError as error:  # the kinds are the file's
-            raise ArtifactError(f"{_OTHER}: {error}") from None
+            raise ArtifactError(f"{_OTHER}: {lacking(net, (*header.frozen, *header.trained)) or error}") from None
         if masked.describe() != header.architecture:
             raise ArtifactError(f"{_OTHER}: {first_difference(header.architecture, masked.describe())}")
         if header.base is not None and masked.base != header.base.sha256:

@@ -7,7 +7,7 @@
 
 import copy
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import zip_longest
@@ -167,3 +167,10 @@ def first_difference(wanted: str, given: str) -> str:
     """Return the first place in which two descriptions of networks differ."""
     pairs = zip_longest(wanted.splitlines(), given.splitlines(), fillvalue="nothing")
     return next(f"it has {ours!r} where that has {theirs!r}" for ours, theirs in pairs if ours != theirs)
+
+
+def lacking(net: nn.Module, names: Iterable[str]) -> str:
+    """Return what a model has and a network does not, in words; nothing if it has all."""
+    there = {name for named in (net.named_parameters(), net.named_modules()) for name, _ in named}
+    missing = [name for name in names if name not in there]
+    return f"it has {', '.join(missing[:5])}{', …' if len(missing) > 5 else ''}, which yours lacks" if missing else ""

@@ -98,6 +98,6 @@ def imported(key: str, name: str, known: tuple[str, ...] = ()) -> Any:
         )
         raise ConfigError(f"{key} = {name!r}: {among}")
     try:
-        return getattr(importlib.import_module(module), attribute)
+        return getattr(importlib.import_module(module.removesuffix(".py")), attribute)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(f"{key} = {name!r}: should be MODULE:FUNCTION that can be imported ({error})") from None
