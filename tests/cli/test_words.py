@@ -110,6 +110,8 @@ def test_keys_are_a_table_of_all_or_of_some() -> None:
     assert head.split() == ["key", "default", "meaning"]
     assert re.fullmatch(r"local.batch_size +128 +examples in a minibatch, at most *", row)
     assert "fedmask: " in fedpm("keys", "algorithm").stdout
+    (_, row, *_) = fedpm("keys", "epochs").stdout.splitlines()
+    assert row.startswith("local.epochs ")
     start = "\n\nWithout --preset and --config, fedpm run starts from the preset quickstart: local.epochs = 10"
     assert fedpm("keys", "local").stdout.endswith(f"{start}\n")
     assert f"{start}, fedpm.effort = bits\n" in fedpm("keys").stdout

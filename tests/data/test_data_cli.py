@@ -37,6 +37,12 @@ def test_list_shows_what_is_here(cli: Command, tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.slow
+def test_a_narrow_list_keeps_the_names_whole(cli: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = cli("data", "list").stdout
+    assert all(re.search(rf"^{name} ", shown, re.M) for name in SPECS)
+
+
 def test_list_and_help_start_without_torch(tmp_path: Path) -> None:
     code = (
         "import sys; from fedpm.cli import main; sys.argv = ['fedpm', 'data', 'list']\n"

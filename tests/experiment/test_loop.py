@@ -333,8 +333,9 @@ def test_outputs_that_stand_for_no_class_are_told(data: Dataset) -> None:
 
     parts = [(part.x, part.y % 2) for part in (data.train, data.test)]
     words = "the network gives 5 scores, and your data have 2 classes: scores 2 to 4 stand for none; let its last layer"
-    with pytest.warns(UserWarning, match=words):
+    with pytest.warns(UserWarning, match=words) as said:
         fedpm.run(small_config(rounds=1), net=flat(5), data=fedpm.dataset(*parts))
+    assert [one.filename for one in said] == [__file__], "it points at the caller"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         fedpm.run(small_config(rounds=1), net=flat(5), data=fedpm.dataset(*parts, classes=tuple("abcde")))

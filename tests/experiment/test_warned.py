@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from torch import nn
 
 import fedpm
@@ -61,3 +62,39 @@ def test_clients_that_a_table_names_and_a_split_leaves_out_of_account_are_told(t
         "data.split=given to leave each client its own\n"
     )
     assert not command("run", *words, *small, "--set", "data.split=given", "--out", "own", cwd=tmp_path).stderr
+
+
+def test_a_network_that_ends_in_a_softmax_is_told() -> None:
+    data = fedpm.dataset((X, Y), (X, Y))
+    (sentence,) = told(data, nn.Sequential(nn.Linear(4, 3), nn.Softmax(1)))
+    assert sentence.startswith("the network gives probabilities")
+    assert sentence.endswith("leave out the softmax at the end")
+    for end in (nn.LogSoftmax(1), nn.Sigmoid(), nn.ReLU()):  # the first changes nothing, others may be meant
+        assert not told(data, nn.Sequential(nn.Linear(4, 3), end))
+
+
+def test_a_network_without_data_is_told_on_what_it_is_trained() -> None:
+    settings: dict[str, Any] = {"rounds": 1, "local": {"epochs": 1}, "workers": 1}
+    net, data = small_net(), {"train_examples": 100}
+    words = "your network is trained on digits, as the preset quickstart says; give data="
+    with pytest.warns(UserWarning, match=words) as said:
+        fedpm.run(net=net, data=data, **settings)
+    assert [one.filename for one in said] == [__file__], "it points at the caller"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        fedpm.run(net=net, data={**data, "name": "digits"}, **settings)
+
+
+@pytest.mark.parametrize(
+    ("shape", "remedy"),
+    [
+        ((8, 8, 3), "images should have their channels first: x.transpose(0, 3, 1, 2)"),
+        ((8, 8), "images should have a channel, one if they are grey: x[:, None]"),
+        ((2, 8, 8), "fit the first layer to this shape, or begin with nn.Flatten() if that is a row"),
+    ],
+)
+def test_images_that_do_not_fit_are_told_how_to_turn_them(shape: tuple[int, ...], remedy: str) -> None:
+    x = np.zeros((60, *shape), np.float32)
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(144, 3))
+    with pytest.raises(fedpm.ConfigError, match=f"{re.escape(remedy)}$"):
+        build(small_config(data={}), net=net, data=fedpm.dataset((x, Y), (x, Y)))

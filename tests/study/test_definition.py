@@ -75,7 +75,9 @@ def test_a_base_file_lies_beside_its_study(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "overrides", "words"),
     [
-        ('title = "x"\nnonsense = 1', [], "nonsense: Extra inputs"),
+        ('title = "x"\nnonsense = 1', [], r"nonsense: there is no such key; there are: title, .*scale$"),
+        ('title = "x"\n[axis]\nrounds = [1]', [], r"axis: there is no such key; did you mean axes\?"),
+        ('title = "x"\n[scale.small]\nseed = 1', [], r"scale.small.seed: there is no such key; did you mean seeds\?"),
         ('title = "x"\naxes = { algorithm = "fedpm" }', [], "axes.algorithm should be a list"),
         ('title = "x"\naxes = { algorithm = ["fedpm", "x"], codec = ["y"] }', [], "algorithm = 'x'"),
         ('title = "x"\naxes = { a = { "1." = { rounds = 1 }, "1. " = { rounds = 2 } } }', [], "both called 1._seed0"),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from fedpm.cli.options import Client, Label, complete_data
 from fedpm.cli.parsing import Group
@@ -36,7 +36,8 @@ def list_(data_dir: DataDir = None) -> None:
     from fedpm.data.local import data_root, locate
 
     root = data_root(data_dir)
-    table = Table("name", "train", "test", "classes", "images", "download", "here", box=None, pad_edge=False)
+    name = Column("name", min_width=max(map(len, SPECS)))  # which is to be typed, so it is whole on any terminal
+    table = Table(name, "train", "test", "classes", "images", "download", "here", box=None, pad_edge=False)
     table.add_row("digits", "1,438", "359", "10", "1×8×8", "none", "always")
     for spec in SPECS.values():
         location = locate(spec.name, data_dir)

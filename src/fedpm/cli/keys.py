@@ -27,6 +27,7 @@ def keys(
         values = flattened(load(preset).model_dump(exclude_unset=True))
         described = [(key, str(values[key]), meaning) for key, _, meaning in described if key in values]
     found = [row for row in described if row[0].startswith(prefix)]
+    found = found or [row for row in described if row[0].partition(".")[2].startswith(prefix)]
     if not found:
         tables = dict.fromkeys(key.partition(".")[0] for key, _, _ in described)
         raise ConfigError(f"{prefix}: no key begins so; {choices(prefix, list(tables))}")

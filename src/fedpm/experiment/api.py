@@ -76,6 +76,9 @@ def run(
     experiment = _built(load(config, settings), **given)
     _check_total(experiment, settings)
     check_used(flattened(settings), tomllib.loads(experiment.config_toml))
+    if net is not None and dataset is None and config == "quickstart" and "data.name" not in flattened(settings):
+        sentence = "your network is trained on digits, as the preset quickstart says; give data=…, or data.name"
+        warnings.warn(sentence, UserWarning, stacklevel=2)
     if net is not None and weights is None and not shows(progress):
         _warn(experiment, net)
     if out is None:

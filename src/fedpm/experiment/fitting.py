@@ -35,8 +35,7 @@ def check_fit(network: MaskedNetwork, task: Task, called: str, dataset: Dataset)
     except (RuntimeError, TypeError, ValueError, IndexError) as error:
         dtype = dataset.test.x.dtype
         whole = dtype.kind in "iu" and dtype != np.uint8
-        flat = ", or begin with nn.Flatten() if that is a row" if len(dataset.input_shape) > 1 else ""
-        remedy = f"; fit the first layer to this shape{flat}"
+        remedy = f"; {_reshaped(network.net, dataset.input_shape)}"
         if whole:
             remedy = f"; they are {dtype}: give floats, unless the first layer is an embedding"
         reason = str(error).splitlines()[0]
@@ -57,6 +56,17 @@ def check_fit(network: MaskedNetwork, task: Task, called: str, dataset: Dataset)
             f"task.loss = {called!r} does not depend on the output; it should, by operations that have a gradient"
         )
     _check_metrics(module, task, dataset)
+
+
+def _reshaped(net: nn.Module, shape: tuple[int, ...]) -> str:
+    """Return how inputs of a shape are likely brought to fit a network."""
+    channels = (1, 3, 4)
+    if len(shape) == 3 and shape[-1] in channels and shape[0] not in channels:
+        return "images should have their channels first: x.transpose(0, 3, 1, 2)"
+    if len(shape) == 2 and any(isinstance(module, nn.Conv2d) for module in net.modules()):
+        return "images should have a channel, one if they are grey: x[:, None]"
+    flat = ", or begin with nn.Flatten() if that is a row" if len(shape) > 1 else ""
+    return f"fit the first layer to this shape{flat}"
 
 
 def _of(dataset: Dataset) -> str:

@@ -13,6 +13,7 @@ from fedpm.data.federation import Federation
 from fedpm.data.ondemand import OnDemand
 from fedpm.data.participation import Participation
 from fedpm.errors import ConfigError, DataError
+from fedpm.experiment.warned import CALLER
 from fedpm.privacy.budget import Guarantee
 from fedpm.training.device import choose_device, choose_precision
 
@@ -61,7 +62,7 @@ def peopled(config: Config, data: Dataset, *, own: bool, remote: bool = False) -
             f"{data.called} says which of {len(data.clients)} clients has which example, and data.split = "
             f"{config.data.split!r} deals them anew: set data.split=given to leave each client its own",
             UserWarning,
-            stacklevel=2,
+            stacklevel=CALLER,
         )
         return config
     total, sampled = len(data.clients), config.clients.sampled

@@ -13,6 +13,8 @@ from fedpm.model.outputs import logits_of
 from fedpm.training.losses import cross_entropy
 from fedpm.training.task import Task
 
+CALLER = 5
+"""Of a warning: the level of who called ``fedpm.run``, which calls ``build`` by a function between."""
 APART = 1000
 """How many times as large as another a column of a table may be."""
 
@@ -20,22 +22,35 @@ APART = 1000
 def warn(network: MaskedNetwork, task: Task, dataset: Dataset, train: Shard | None, net: nn.Module | None) -> None:
     """Warn of what would surprise a user; ``train`` are the clients' examples, if they are here."""
     found = [unlike_columns(dataset)]
-    if net is not None:
-        found.append(spare_outputs(network, task, dataset))
+    if net is not None and task.loss is cross_entropy and dataset.labelled:
+        found += [spare_outputs(network, dataset), probabilities(network, dataset)]
     if train is not None:
         found.append(untaught(dataset, train))
     for sentence in filter(None, found):
-        warnings.warn(sentence, UserWarning, stacklevel=3)
+        warnings.warn(sentence, UserWarning, stacklevel=CALLER)
 
 
-def spare_outputs(network: MaskedNetwork, task: Task, dataset: Dataset) -> str:
-    """Return a sentence on outputs that stand for no class, none if there are none: they train, but say nothing."""
-    classes = len(dataset.classes)
-    if task.loss is not cross_entropy or not dataset.labelled:
-        return ""
+def _outputs(network: MaskedNetwork, dataset: Dataset) -> torch.Tensor:
+    """Return what a network gives for an example before any training."""
     module = network.module(network.weights(0), network.initial_stats())
     with torch.inference_mode():
-        outputs = logits_of(module(to_input(dataset.test.x[:1], torch.device("cpu")))).shape[1]
+        return logits_of(module(to_input(dataset.test.x[:1], torch.device("cpu"))))
+
+
+def probabilities(network: MaskedNetwork, dataset: Dataset) -> str:
+    """Return a sentence on a network that ends in a softmax, none if it does not: the loss has one already."""
+    outputs = _outputs(network, dataset)
+    if outputs.shape[1] < 2 or outputs.min() < 0 or not torch.allclose(outputs.sum(1), torch.ones(1)):
+        return ""
+    return (
+        "the network gives probabilities, for its outputs are at least 0 and add up to 1, and cross-entropy takes "
+        "logits, of which it makes probabilities itself: leave out the softmax at the end"
+    )
+
+
+def spare_outputs(network: MaskedNetwork, dataset: Dataset) -> str:
+    """Return a sentence on outputs that stand for no class, none if there are none: they train, but say nothing."""
+    classes, outputs = len(dataset.classes), _outputs(network, dataset).shape[1]
     if outputs == classes:
         return ""
     return (

@@ -211,8 +211,18 @@ def _parse(table: dict[str, Any], name: str) -> StudyFile:
     try:
         return StudyFile.model_validate(table)
     except ValidationError as error:
-        faults = (f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
-        raise ConfigError("\n".join(f"{name}: {fault}" for fault in faults)) from None
+        raise ConfigError("\n".join(f"{name}: {_fault(fault)}" for fault in error.errors())) from None
+
+
+def _fault(fault: Any) -> str:
+    """Return what is wrong with a key of a study's file; for one that is unknown, those that there are."""
+    *tables, key = fault["loc"]
+    where = ".".join(map(str, fault["loc"]))
+    if fault["type"] != "extra_forbidden":
+        return f"{where}: {fault['msg']}"
+    kinds: dict[str, type[Settings]] = {"scale": Scale, "published": Published}
+    known = (kinds[tables[0]] if tables else StudyFile).model_fields
+    return f"{where}: there is no such key; {choices(str(key), known)}"
 
 
 def _axis(key: str, values: Any) -> dict[str, Overrides]:
