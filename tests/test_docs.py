@@ -112,6 +112,25 @@ def test_links_between_pages_lead_somewhere() -> None:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
+def test_links_into_pages_lead_to_headings() -> None:
+    slugs = {page: {_slug(title) for title in re.findall(r"^#+ (.*)", page.read_text(), re.M)} for page in PAGES}
+    for page in [*PAGES, *TUTORIALS]:
+        for target, anchor in re.findall(r"\]\((?!https?://)([^)#]*)#([^)]+)\)", page.read_text()):
+            there = (page.parent / target).resolve() if target else page
+            assert anchor in slugs[there], f"{page.name} links to {target}#{anchor}"
+
+
+def _slug(title: str) -> str:
+    """Return the anchor of a heading, as GitHub and the site make it."""
+    return re.sub(r"\s", "-", re.sub(r"[^\w\s-]", "", title).strip().lower())
+
+
+def test_an_install_into_a_clone_stays_editable() -> None:
+    for page in [*PAGES, *TUTORIALS]:
+        copies = re.findall(r"pip install (?:-c \S+ )?'?\.[\[\s].*", page.read_text())
+        assert not copies, f"{page.name}: {copies}"
+
+
 def test_tests_that_pages_name_are_there() -> None:
     named = re.findall(r"(tests/[\w/]+\.py)::(test_\w+)", (ROOT / "docs/drills.md").read_text())
     assert len(named) > 10

@@ -48,6 +48,7 @@ axes.plot(sent / 1e3, [each["accuracy"] for each in rounds], marker="o")
 axes.set(xlabel="kB sent by all, both ways", ylabel="test accuracy")
 axes.grid(alpha=0.3)
 figure.tight_layout()
+figure.savefig("accuracy.png")  # a notebook shows it; for Python alone, here it is
 
 # %% [markdown]
 # Sending the weights of this network once, to one client, would take as long a message as this:

@@ -32,8 +32,8 @@ print({name: len(labels) for name, (_, labels) in places.items()})
 # ## Train
 #
 # A mask needs a wider network than weights do, so there are 512 hidden units. `effort = "rounds"` takes large steps at first and smaller ones later.
-# The preset's own, `bits`, needs about a third of the bytes here. But it starts slowly, and never takes smaller steps: three masks a round are few to
-# count, and its accuracy swings by some hundredths to the end.
+# The preset's own, `bits`, needs about a third of the bytes here. But it starts slowly. And its steps stay as large as
+# they were: the mean of only three masks is noisy, so its accuracy swings by some hundredths to the end.
 
 # %%
 

@@ -51,9 +51,9 @@ print("trained", list(network.trained))
 # The first argument says what to start from; keywords change it. A table of settings is a mapping. With data of your own, start from `"quickstart"`
 # and set `effort` to `"rounds"`, as here: each round teaches as much as it can. The preset's own effort, `"bits"`, sends about half the bytes and
 # needs more rounds: on this task it is only after six or seven where the second of `"rounds"` is. Go back to it when bytes are what counts.
-# (A mapping as the first argument starts from the defaults instead: the same effort `"rounds"`, and `local.epochs = 3` if you do not say.)
 #
-# `on_round` sees each round as it ends.
+# `on_round` sees each round as it ends. With `out="runs/own"` the run would also leave a folder, from which `fedpm.resume("runs/own", net=net, data=data)`
+# goes on if it is killed.
 
 # %%
 result = fedpm.run(
@@ -81,4 +81,4 @@ print(parameters, "parameters,", len(result.file.to_bytes()), "bytes")
 
 # %% [markdown]
 # More: [networks](../networks.md), [data](../data.md), [callbacks, best round, early stopping](../control.md). If accuracy stays at chance:
-# [leave chance](../howto/chance.md). Next: [a federation of hospitals](hospitals.py).
+# [my run does not learn](../howto/chance.md). Next: [a federation of hospitals](hospitals.py).

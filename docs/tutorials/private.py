@@ -10,7 +10,8 @@
 #
 # A mask is a sample, and a sample hides something. How much, depends on how far one example can move it. With `privacy.unit = "example"`, gradients
 # are clipped and noise is added. Then all that is ever sent tells hardly more about any single example than a number ε allows: the smaller, the less. ε is
-# a budget that you set for the whole run. (`pip install '.[privacy]'`)
+# a budget that you set for the whole run. It needs the extra `privacy`: in your
+# clone, `pip install -c constraints.txt -e '.[privacy]'`.
 
 # %%
 from torch import nn

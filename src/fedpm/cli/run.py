@@ -114,7 +114,7 @@ def _paper(summary: Summary) -> str:
     bits = summary.get("uplink_paper_bpp")
     if bits is None or summary["mode"] == "weights":
         return ""
-    return f" ({bits:.3f} by the paper's coding of the same masks; it sends 32 down)"
+    return f" ({bits:.3f} by the paper's coding of the same masks, which sends 32 down)"
 
 
 def _rounds(summary: Summary) -> str:
