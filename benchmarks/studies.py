@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks.timing import Row, timed
 
-FEDPM = [sys.executable, "-m", "fedpm.cli"]
+FEDPM = [sys.executable, "-m", "fedpm"]
 SETTINGS = {"rounds": 1, "local.epochs": 1, "model.name": "conv4-slim", "workers": 1}
 PROCESSES = 2
 

@@ -202,7 +202,7 @@ def test_help_lists_the_part_of_a_plugin() -> None:
 
 def test_a_plugin_that_cannot_be_imported_is_named() -> None:
     environment = {**os.environ, registry.PLUGINS: "no_such_module"}
-    program = [sys.executable, "-m", "fedpm.cli", "run", "--set", "rounds=1"]
+    program = [sys.executable, "-m", "fedpm", "run", "--set", "rounds=1"]
     failed = subprocess.run(program, env=environment, capture_output=True, text=True, check=False)
     assert failed.returncode == 2
     assert failed.stderr.startswith("fedpm: FEDPM_PLUGINS = no_such_module: cannot be imported (ModuleNotFoundError")
