@@ -107,13 +107,14 @@ def evaluate_model(
     """Evaluate on the test part of a data set, or on all rows of a table."""
     import torch
 
-    from fedpm.model.weights import open_model
+    from fedpm.model.weights import columns_of, open_model
     from fedpm.training.evaluation import evaluate
     from fedpm.training.task import task_of
 
     model = open_model(file)
     network = _network(net, model)
     dataset, part = _scored_on(file, model, data, data_dir, {"label": label, "client": client})
+    dataset = dataset.ordered(columns_of(model), "the model")
     if dataset.input_shape != model.header.input_shape or len(dataset.classes) > len(model.header.classes):
         raise ConfigError(
             f"{dataset.name} has inputs of shape {dataset.input_shape} and {len(dataset.classes)} classes; the model "

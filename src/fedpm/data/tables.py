@@ -39,17 +39,43 @@ def column(where: str, table: Table, name: str, what: str) -> npt.NDArray[Any]:
     return table[name]
 
 
-def parted(where: str, table: Table, label: str) -> tuple[npt.NDArray[np.float32], npt.NDArray[Any]]:
-    """Return the inputs of a table, a row each, and its labels."""
+def parted(where: str, table: Table, label: str) -> tuple[npt.NDArray[np.float32], npt.NDArray[Any], tuple[str, ...]]:
+    """Return the inputs of a table, a row each, its labels, and the names of the inputs' columns."""
     table = {name: np.asarray(values) for name, values in table.items()}
     labels = column(where, table, label, "label")
     if len({np.shape(values)[:1] for values in table.values()}) > 1:
         lengths = ", ".join(f"{name} {np.size(values)}" for name, values in table.items())
         raise DataError(f"{where}: columns differ in length ({lengths}); bring all to one")
-    inputs = [_numbers(where, name, values) for name, values in table.items() if name != label]
+    inputs = {name: _numbers(where, name, values) for name, values in table.items() if name != label}
     if not inputs:
         raise DataError(f"{where}: {label!r} is the only column; there should be others, of numbers, to learn from")
-    return np.stack(inputs, axis=1), labels
+    return np.stack(list(inputs.values()), axis=1), labels, tuple(inputs)
+
+
+def in_order(where: str, x: Any, columns: Sequence[str], wanted: Sequence[str], whose: str) -> Any:
+    """Return the inputs of a table with its columns as wanted, by their names; what has no names stays as it is.
+
+    Args:
+        where: the table.
+        x: its inputs.
+        columns: their names.
+        wanted: all names, in the order that inputs should have.
+        whose: they are.
+    """
+    if not columns or not wanted or tuple(columns) == tuple(wanted):
+        return x
+    lacks, more = (_named(one, other) for one, other in ((wanted, columns), (columns, wanted)))
+    if lacks or more:
+        faults = [f"lacks {lacks} of {whose}" if lacks else "", f"has {more}, which {whose} has not" if more else ""]
+        raise DataError(f"{where}: {' and '.join(filter(None, faults))}; give it the same columns")
+    return x[:, [columns.index(name) for name in wanted]]
+
+
+def _named(names: Sequence[str], others: Sequence[str]) -> str:
+    """Return which names are not among the others, as words of a sentence."""
+    only = [repr(name) for name in names if name not in others]
+    few = ", ".join(only[:5]) + (f" … ({len(only)} in all)" if len(only) > 5 else "")
+    return f"the column{'s' if len(only) > 1 else ''} {few}" if only else ""
 
 
 def by_client(where: str, table: Table, client: str) -> dict[str, Table]:
