@@ -120,3 +120,61 @@ def test_train_and_test_inputs_are_of_one_type() -> None:
     )
     with pytest.raises(DataError, match=re.escape(sentence)):
         fedpm.dataset(train=(X.astype(np.uint8), labels), test=(X, labels))
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (",a,label\n0,1,x\n1,2,y\n", "t.csv: column 1 has no name; name it, or leave it out: the index of a pandas"),
+        ("Unnamed: 0,a,label\n0,1,x\n1,2,y\n", "t.csv: column 1 has no name; name it, or leave it out"),
+        ("a,b,label\n1,2,x\n3,,y\n", "t.csv: column 'b' is empty in row 3; fill it, or leave the row out"),
+        ("a,b,label\n1,2,x\n3,4,\n", "t.csv: column 'label' is empty in row 3; fill it, or leave the row out"),
+        ("a,b,label\n1,2,x\n3,nan,y\n", "t.csv: column 'b' is empty (nan) in row 1, counted from 0; fill it, or leave"),
+    ],
+)
+def test_cells_and_names_that_are_empty_are_told_with_their_place(text: str, sentence: str, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(text)
+    with pytest.raises(DataError, match=re.escape(sentence)):
+        fedpm.load_dataset(tmp_path / "t.csv")
+
+
+def test_empty_cells_of_a_pandas_table_are_told_with_their_place() -> None:
+    pandas = pytest.importorskip("pandas")
+    ages = pandas.Series([1, None, 3], dtype="Int64")
+    frame = pandas.DataFrame({"age": ages, "label": ["x", "y", "x"]})
+    with pytest.raises(
+        DataError, match=r"train: column 'age' is empty \((<NA>|nan)\) in row 1, counted from 0; fill it, or"
+    ):
+        fedpm.dataset(frame, frame)
+    frame = pandas.DataFrame({"age": [1, 2, 3], "label": ["x", None, "x"]})
+    with pytest.raises(
+        DataError, match=r"train: label 1 is (None|nan), and others are words; fill it, or leave it out"
+    ):
+        fedpm.dataset(frame, frame)
+
+
+def test_whole_numbers_are_learned_as_numbers_where_the_loss_compares_numbers(cli: Command, tmp_path: Path) -> None:
+    ages = np.arange(60) % 45 + 20
+    write(tmp_path / "age.csv", of("a", "b", "c", "age", age=ages))
+    words = ["data.name=folder", "data.path=age.csv", "data.label=age", "model.name=mlp", "rounds=1", "local.epochs=1"]
+    settings = [part for word in (*words, "clients.total=2", "task.loss=mae") for part in ("--set", word)]
+    done = cli("run", *settings, "--workers", "1", "--out", "run")
+    assert done.code == 0, done.stderr
+    assert open_model("run").header.classes == ("value",)
+    for source in ([], ["--data", "age.csv"]):
+        assert cli("model", "eval", "run", *source).stdout.startswith("loss "), source
+
+
+def test_arrays_that_nobody_may_write_to_are_trained_without_a_word(recwarn: pytest.WarningsRecorder) -> None:
+    x, y = np.random.default_rng(0).integers(0, 256, (60, 3), np.uint8), np.arange(60) % 2
+    x.flags.writeable = y.flags.writeable = False
+    fedpm.run("quickstart", **SMALL, clients={"total": 2}, data=fedpm.dataset((x, y), (x, y)))
+    assert not recwarn.list
+
+
+def test_a_model_of_other_inputs_is_told_by_its_inputs_alone(cli: Command, tmp_path: Path) -> None:
+    write(tmp_path / "table.csv", TABLE)
+    fedpm.run("quickstart", rounds=1, local={"epochs": 1}, model={"name": "mlp"}, workers=1, out="run")
+    assert cli("model", "eval", "run", "--data", "table.csv").stderr == (
+        "fedpm: table has inputs of shape (3,); the model takes (1, 8, 8): choose data that fit\n"
+    )

@@ -28,6 +28,8 @@ from fedpm.rng import Streams
 Array = npt.NDArray[Any]
 OWN = "own"
 """The name of data that nobody has given one."""
+_PARTS = ("train", "test", "validation")
+"""The last is a federation's."""
 
 
 @dataclass(frozen=True)
@@ -90,13 +92,26 @@ class Dataset:
 
     def ordered(self, columns: Sequence[str], whose: str = "columns=") -> "Dataset":
         """Return the data of a table with the columns in this order, by their names; of arrays as they are."""
-        shards = {part: getattr(self, part, None) for part in ("train", "test", "validation")}
         made = {
             part: replace(shard, x=in_order(self.name, shard.x, self.columns, columns, whose))
-            for part, shard in shards.items()
-            if shard is not None
+            for part in _PARTS
+            if (shard := getattr(self, part, None)) is not None
         }
         return replace(self, **made, columns=self.columns and tuple(columns))
+
+    @property
+    def counted(self) -> bool:
+        """Whether nobody named the classes: labels are whole numbers, and may be quantities."""
+        return self.train.y.dtype.kind in "iu" and self.classes == tuple(map(str, range(len(self.classes))))
+
+    def as_numbers(self) -> "Dataset":
+        """Return the data set with whole numbers as what a network gives itself, instead of as classes."""
+        if not self.counted:
+            return self
+        shards = {part: shard for part in _PARTS if (shard := getattr(self, part, None)) is not None}
+        labels, names = numbered({part: shard.y.astype(np.float32) for part, shard in shards.items()})
+        made = {part: replace(shard, y=y) for (part, shard), y in zip(shards.items(), labels, strict=True)}
+        return replace(self, **made, classes=names)
 
     def limited(self, examples: int | None, seed: int, test_examples: int | None = None) -> "Dataset":
         """Return the data set with only so many examples to train and to test on, drawn by the seed."""
@@ -219,10 +234,15 @@ def load_dataset(
 
 def to_input(x: Array, device: torch.device) -> torch.Tensor:
     """Return a batch as the network takes it: images scaled to [−1, 1]."""
-    batch = torch.from_numpy(x).to(device)
+    batch = _tensor(x).to(device)
     return batch.to(torch.float32).div_(127.5).sub_(1) if batch.dtype == torch.uint8 else batch
 
 
 def to_target(y: Array, device: torch.device) -> torch.Tensor:
     """Return the targets of a batch as a loss takes them: whole numbers as int64, all others as float32."""
-    return torch.from_numpy(y).to(device, torch.int64 if y.dtype.kind in "iu" else torch.float32)
+    return _tensor(y).to(device, torch.int64 if y.dtype.kind in "iu" else torch.float32)
+
+
+def _tensor(values: Array) -> torch.Tensor:
+    """Return an array as a tensor; torch warns of one that nobody may write to, such as a file in memory."""
+    return torch.from_numpy(values if values.flags.writeable else values.copy())

@@ -23,8 +23,13 @@ def columns_of(where: str, frame: Any) -> Table:
 
 
 def check_names(where: str, names: Sequence[str]) -> None:
-    """Refuse two columns of one name, of which one would be lost."""
+    """Refuse two columns of one name, of which one would be lost, and one without a name, such as an index."""
     for place, name in enumerate(names):
+        if not name.strip() or name.startswith("Unnamed: "):  # which is how pandas reads it
+            raise DataError(
+                f"{where}: column {place + 1} has no name; name it, or leave it out: the index of a pandas table by "
+                "to_csv(…, index=False)"
+            )
         if name in names[:place]:
             raise DataError(f"{where}: two columns have the name {name!r}; rename or leave out one")
 
@@ -92,6 +97,11 @@ def _numbers(where: str, name: str, values: npt.NDArray[Any]) -> npt.NDArray[np.
         raise DataError(
             f"{where}: column {name!r} holds {values.dtype}; inputs should be numbers, so encode this column"
         )
+    if values.dtype.kind in "fO" and len(rows := np.flatnonzero(_missing(values))):
+        raise DataError(
+            f"{where}: column {name!r} is empty ({values[rows[0]]}) in row {rows[0]}, counted from 0; fill it, or "
+            "leave the row out"
+        )
     try:
         return values.astype(np.float32)
     except (ValueError, TypeError):
@@ -99,6 +109,13 @@ def _numbers(where: str, name: str, values: npt.NDArray[Any]) -> npt.NDArray[np.
         raise DataError(
             f"{where}: column {name!r} holds {wrong!r}; inputs should be numbers, so encode or leave out this column"
         ) from None
+
+
+def _missing(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Return where a column holds nothing: NaN, None, or what pandas has for it, which equals nothing."""
+    if values.dtype.kind == "f":
+        return np.asarray(np.isnan(values))
+    return np.array([value is None or type(value).__name__ == "NAType" or value != value for value in values])
 
 
 def _is_number(value: Any) -> bool:

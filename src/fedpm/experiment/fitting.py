@@ -102,10 +102,12 @@ def _wanted(task: Task, called: str, dataset: Dataset, shape: tuple[int, ...]) -
             return None
         gaps = len(np.union1d(y, dataset.train.y)) < classes
         remedy = f"; their labels go up to {classes - 1}, with gaps: number them 0, 1, …" if gaps else ""
-        return (
-            f"{(1, classes, *y.shape[1:])}: a score for each of the {classes} classes of {_of(dataset)}"
-            f"{remedy or meant(dataset.train.y)}"
-        )
+        if dataset.labelled and (alone := np.setdiff1d(y, dataset.train.y)).size:
+            names = ", ".join(repr(dataset.classes[number]) for number in alone[:5])
+            remedy += f"; {names}{' …' if len(alone) > 5 else ''} occurs in the test data alone"
+        if not dataset.labelled:
+            remedy += meant(dataset.train.y)
+        return f"{(1, classes, *y.shape[1:])}: a score for each of the {classes} classes of {_of(dataset)}{remedy}"
     if not any(task.loss is loss for loss in LOSSES.values()):
         return None
     if task.loss is binary and (y.min() < 0 or y.max() > 1):
