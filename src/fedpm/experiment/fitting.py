@@ -26,6 +26,10 @@ CPU = torch.device("cpu")
 _TRIED = 2000  # examples on which a metric of the caller's own is tried, at most
 
 
+class Misfit(ConfigError):
+    """Network and data do not fit each other."""
+
+
 def check_fit(network: MaskedNetwork, task: Task, called: str, dataset: Dataset) -> None:
     """Refuse a network that cannot take the inputs, or outputs and targets that the loss cannot compare."""
     module = network.module(network.weights(0), network.initial_stats())
@@ -40,12 +44,12 @@ def check_fit(network: MaskedNetwork, task: Task, called: str, dataset: Dataset)
         if whole:
             remedy = f"; they are {dtype}: give floats, unless the first layer is an embedding"
         reason = str(error).splitlines()[0]
-        raise ConfigError(
+        raise Misfit(
             f"the network cannot take an input of {_of(dataset)}, of shape {dataset.input_shape}: {reason}{remedy}"
         ) from None
     shape = tuple(output.shape)
     if wanted := _wanted(task, called, dataset, shape):
-        raise ConfigError(f"the network gives an output of shape {shape} for one input; it should be {wanted}")
+        raise Misfit(f"the network gives an output of shape {shape} for one input; it should be {wanted}")
     target = to_target(dataset.test.y[:1], CPU)
     about = f"an output of shape {shape} and a target ({target.dtype}) of shape {tuple(target.shape)}"
     value = _tried(f"task.loss = {called!r}", about, lambda: task.loss(output.clone().requires_grad_(), target))

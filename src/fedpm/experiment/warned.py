@@ -16,7 +16,7 @@ from fedpm.training.task import Task
 APART = 1000
 """How many times as large as another a column of a table may be."""
 FAR = 10
-"""How large inputs and numbers to learn may be, for a network begins at about 1; these should spread by a tenth, too."""
+"""How large inputs and numbers to learn may be, for a network begins at about 1; numbers also spread by 1 / FAR."""
 FEW = 10
 """Examples of a class: with fewer, whole numbers may be quantities; with more, one that is missing is none."""
 MANY = 20
