@@ -96,6 +96,7 @@ def test_a_model_knows_its_columns_and_takes_them_in_any_order(algorithm: str, c
     data = {"name": "folder", "path": str(table)}
     fedpm.run("quickstart", algorithm=algorithm, **SMALL, clients={"total": 2}, data=data, out="run")
     assert columns_of(open_model("run")) == ("a", "b", "c")
+    assert "columns: 3: a, b, c\n" in cli("model", "inspect", "run").stdout
     usual, other = (cli("model", "eval", "run", "--data", f"{name}.csv").stdout for name in ("table", "other"))
     assert usual.split(" on ")[0] == other.split(" on ")[0] != ""
     done = cli("model", "eval", "run", "--data", "less.csv")

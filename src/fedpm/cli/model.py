@@ -74,6 +74,8 @@ def _layers(model: Weights) -> Table:
 def _short(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{key} {_short(inner)}" for key, inner in value.items())
+    if isinstance(value, list):
+        return f"{len(value)}: {', '.join(map(str, value[:12]))}{' …' if len(value) > 12 else ''}"
     return f"{value:.4f}" if isinstance(value, float) else str(value)
 
 

@@ -90,14 +90,16 @@ class Dataset:
             float(c.std(dtype=np.float64) / scale) for c in channels
         ]
 
-    def ordered(self, columns: Sequence[str], whose: str = "columns=") -> "Dataset":
+    def ordered(self, columns: Sequence[str], whose: str = "the given order") -> "Dataset":
         """Return the data of a table with the columns in this order, by their names; of arrays as they are."""
+        if not self.columns or not columns:
+            return self
         made = {
             part: replace(shard, x=in_order(self.name, shard.x, self.columns, columns, whose))
             for part in _PARTS
             if (shard := getattr(self, part, None)) is not None
         }
-        return replace(self, **made, columns=self.columns and tuple(columns))
+        return replace(self, **made, columns=tuple(columns))
 
     @property
     def counted(self) -> bool:

@@ -13,7 +13,7 @@ from fedpm.data.datasets import Dataset
 from fedpm.engines.base import Engine
 from fedpm.errors import ArtifactError, ConfigError, DataError, require
 from fedpm.experiment.build import Experiment, build, start_engine
-from fedpm.experiment.fitting import Misfit
+from fedpm.experiment.fitting import MisfitError
 from fedpm.experiment.folder import RunFolder
 from fedpm.experiment.loop import train
 from fedpm.experiment.observers import Callback
@@ -120,7 +120,7 @@ def resume(
         check_resumable(config)
         try:
             experiment = _built(config, **given)
-        except Misfit as error:  # those that it began with did fit
+        except MisfitError as error:  # those that it began with did fit
             raise ArtifactError(
                 f"{folder}: this run was started with another network or other data; give those ({error})"
             ) from None
