@@ -35,6 +35,7 @@ from fedpm.registry import METHODS
             'clients = 5: is a table, of keys and values: clients={"total": …} in Python, --set clients.total=…',
         ),
         ("data.name=mnits", "'folder' or 'own'; did you mean 'mnist'?"),
+        ("data.name=wine.csv", "'own'; files of your own go in with data.name=folder, data.path=wine.csv"),
         ("keep=first", "keep = 'first': should be 'last' or 'best'"),
         ("tensorboard=perhaps", "tensorboard = 'perhaps': should be a truth value, true or false"),
         ("rounds.x=1", "rounds is a single value"),

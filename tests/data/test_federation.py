@@ -220,7 +220,10 @@ def spoilt(value: float) -> Array:
         ((X, Y[:9]), "client oslo: 30 inputs and 9 labels"),
         ((spoilt(np.nan), Y), "client oslo: inputs hold NaN or infinite values, the first (nan) in input 7"),
         ((X[:, :3], Y), "client oslo: an input is float32 of shape (3,), and at client bergen float32 of shape (4,)"),
-        ((X, Y - 1), "client oslo: a label is -1; classes should be numbered 0, 1, …, and numbers be floats"),
+        (
+            (X, Y - 1),
+            "client oslo: a label is -1; classes should be numbered 0, 1, …; if labels are quantities, give y.ast",
+        ),
         (0.2, "client oslo: 0.2 is a share, and only fedpm.federation takes one"),
         ((X, Y / 2), "client oslo: labels are numbers, and those of client bergen integers"),
         ((X, Y + 0j), "client oslo: labels should be integers from 0, words, truth values or numbers"),
@@ -310,7 +313,7 @@ def test_a_pandas_table_is_a_table(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="client oslo: column 'ward' holds 'west'; inputs should be numbers"):
         fedpm.federation(frame)
     frame["label"] = frame["label"].where(frame.index != 4)
-    with pytest.raises(DataError, match="client oslo: labels"):
+    with pytest.raises(DataError, match="client oslo: label 2 is nan, and others are words; fill it, or leave it out"):
         fedpm.federation(frame.drop(columns="ward"))
 
 

@@ -193,7 +193,7 @@ def test_own_folder_never_loads_objects(tmp_path: Path) -> None:
         (lambda f: np.save(f / "train_x.npy", np.array(["a"] * 20)), "inputs should be an array of numbers"),
         (lambda f: np.save(f / "train_x.npy", np.float32(1)), "inputs should be an array of numbers"),
         (lambda f: np.save(f / "train_y.npy", np.int64(1)), "labels should be integers from 0"),
-        (lambda f: np.save(f / "test_x.npy", np.zeros((10, 1, 9, 9))), "they should agree"),
+        (lambda f: np.save(f / "test_x.npy", np.zeros((10, 1, 9, 9))), "bring all to one form"),
         (lambda f: (f / "classes.txt").write_text("only\n"), "1 classes are named"),
     ],
 )

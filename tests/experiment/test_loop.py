@@ -224,6 +224,9 @@ def test_resume_refuses_what_does_not_belong(tmp_path: Path, data: Dataset) -> N
         fedpm.resume(out)
     with pytest.raises(ArtifactError, match="another network or other data"):
         fedpm.resume(out, net=nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), data=data)
+    wide = fedpm.dataset(*((np.zeros((300, 9), np.float32), part.y[:300]) for part in (data.train, data.test)))
+    with pytest.raises(ArtifactError, match=r"other data; give those \(the network cannot take an input of your data"):
+        fedpm.resume(out, net=small_net(), data=wide)
     state = out / "checkpoint" / "state.safetensors"
     with RunFolder.open(out) as folder:
         origin = build(small_config(rounds=1), net=small_net(), data=data).origin()

@@ -11,6 +11,7 @@ from torch import nn
 
 import fedpm
 from fedpm.data.datasets import Dataset
+from fedpm.errors import ConfigError
 from fedpm.experiment.build import build
 from tests.command import fedpm as command
 from tests.small import small_config, small_net
@@ -19,11 +20,11 @@ X = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32)
 Y = np.arange(60) % 3
 
 
-def told(data: Dataset, net: nn.Module | None = None) -> list[str]:
+def told(data: Dataset, net: nn.Module | None = None, loss: str | None = None) -> list[str]:
     """Return the warnings of an experiment."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        build(small_config(data={}), net=net or nn.Linear(4, 3), data=data)
+        build(small_config(data={}), net=net or nn.Linear(4, 3), data=data, loss=loss)
     return [str(one.message) for one in caught]
 
 
@@ -33,8 +34,46 @@ def test_columns_of_very_different_size_are_told_and_others_are_not(data: Datase
     assert re.match(
         r"input 3 of 4 is about [45],\d{3} times as large as input [14], and will drown it: stand", sentence
     )
-    assert not told(fedpm.dataset((X * 100, Y), (X, Y)))
+    assert not told(fedpm.dataset((X * 9, Y), (X, Y)))
     assert not told(data, small_net())
+
+
+def test_a_column_that_drowns_another_is_told_by_its_name() -> None:
+    table = {"age": X[:, 0], "weight": X[:, 1] * 5000, "c": X[:, 2], "d": X[:, 3], "label": Y}
+    (sentence,) = told(fedpm.dataset(table, table))
+    assert re.match(r"column 'weight' of 4 is about [45],\d{3} times as large as column '(age|c|d)', and", sentence)
+
+
+def test_inputs_far_above_one_are_told() -> None:
+    (sentence,) = told(fedpm.dataset((X * 100, Y), (X, Y)))
+    assert sentence.startswith("inputs of your data are about 101 in size, and a network is made for about 1: divide")
+
+
+def test_numbers_to_learn_that_are_far_from_zero_and_one_are_told() -> None:
+    for scale, shift, words in ((70, 150, "147 on average and spread by 63.8"), (0.01, 0, "spread by 0.009")):
+        y = X[:, 0] * scale + shift
+        (sentence,) = told(fedpm.dataset((X, y), (X, y)), nn.Linear(4, 1), "mse")
+        assert words in sentence, sentence
+    assert not told(fedpm.dataset((X, X[:, 0]), (X, X[:, 0])), nn.Linear(4, 1), "mse")
+
+
+def test_whole_numbers_that_may_be_quantities_are_told() -> None:
+    years = np.arange(60) % 40
+    (sentence,) = told(fedpm.dataset((X, years), (X, years)), nn.Linear(4, 40))
+    assert re.match(r"labels of your data are \d+ different whole numbers in 54 examples: if they are quant", sentence)
+
+
+def test_one_class_alone_and_classes_with_gaps_are_told() -> None:
+    for labels, net, words in (
+        (Y * 0 + 1, nn.Linear(4, 2), "all examples of your data are of the class '1': there is nothing to tell apart"),
+        (
+            1 + Y % 2,
+            nn.Linear(4, 3),
+            "labels of your data go up to 2, and 1 of these 3 classes have no examples: number",
+        ),
+    ):
+        (sentence,) = told(fedpm.dataset((X, labels), (X, labels)), net)
+        assert sentence.startswith(words)
 
 
 def test_classes_that_are_tested_and_trained_by_nobody_are_told() -> None:
@@ -44,6 +83,17 @@ def test_classes_that_are_tested_and_trained_by_nobody_are_told() -> None:
     assert sentence.startswith(
         "no client trains on these classes of the test data: cat; they will not be learned: give"
     )
+
+
+def test_a_class_that_the_network_has_no_score_for_is_named_if_only_test_data_have_it() -> None:
+    words = np.array(["ant", "bee", "cat"])[Y]
+    few = words != "cat"
+    own = fedpm.dataset((X[few], words[few]), (X, words))
+    sentence = (
+        "it should be (1, 3): a score for each of the 3 classes of your data; 'cat' occurs in the test data alone"
+    )
+    with pytest.raises(ConfigError, match=f"{re.escape(sentence)}$"):
+        told(own, nn.Linear(4, 2))
 
 
 def test_clients_that_a_table_names_and_a_split_leaves_out_of_account_are_told(tmp_path: Path) -> None:

@@ -75,6 +75,8 @@ def _layers(model: Weights) -> Table:
 def _short(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{key} {_short(inner)}" for key, inner in value.items())
+    if isinstance(value, list):
+        return f"{len(value)}: {', '.join(map(str, value[:12]))}{' …' if len(value) > 12 else ''}"
     return f"{value:.4f}" if isinstance(value, float) else str(value)
 
 
@@ -107,19 +109,18 @@ def evaluate_model(
     """Evaluate on the test part of a data set, or on all rows of a table."""
     import torch
 
-    from fedpm.model.weights import open_model
+    from fedpm.model.weights import columns_of, open_model
     from fedpm.training.evaluation import evaluate
+    from fedpm.training.losses import NUMBERS
     from fedpm.training.task import task_of
 
     model = open_model(file)
     network = _network(net, model)
     dataset, part = _scored_on(file, model, data, data_dir, {"label": label, "client": client})
-    if dataset.input_shape != model.header.input_shape or len(dataset.classes) > len(model.header.classes):
-        raise ConfigError(
-            f"{dataset.name} has inputs of shape {dataset.input_shape} and {len(dataset.classes)} classes; the model "
-            f"takes {model.header.input_shape} and has {len(model.header.classes)}: choose data that fit"
-        )
     said = model.header.provenance.get("config", {}).get("task", {})
+    dataset = dataset.ordered(columns_of(model), "the model")
+    dataset = dataset.as_numbers() if said.get("loss") in NUMBERS else dataset
+    _check_fit(model, dataset)
     task, _, _ = task_of(said.get("loss", "auto"), said.get("metrics", []), labelled=dataset.labelled)
     if dataset.labelled:
         _check_classes(model.header.classes, dataset)
@@ -151,6 +152,19 @@ def _scored_on(
         known = {key: column or getattr(settings, key, None) for key, column in columns.items()}
         return whole(Path(name), tuple(model.header.classes), **known), "all"
     return load_dataset(name, data_dir, **columns), "the test part"
+
+
+def _check_fit(model: Model | Weights, dataset: Dataset) -> None:
+    """Refuse data that the network cannot take, or of which it has no scores."""
+    shape, classes = model.header.input_shape, len(model.header.classes)
+    if dataset.input_shape != shape:
+        raise ConfigError(
+            f"{dataset.name} has inputs of shape {dataset.input_shape}; the model takes {shape}: choose data that fit"
+        )
+    if len(dataset.classes) > classes:
+        raise ConfigError(
+            f"{dataset.name} has {len(dataset.classes)} classes; the model has {classes}: choose data that fit"
+        )
 
 
 def _check_classes(known: Sequence[str], dataset: Dataset) -> None:

@@ -62,7 +62,7 @@ def explain(error: ValidationError) -> str:
         else:
             wanted = _plain(fault["msg"].removeprefix("Input "))
             if fault["type"] == "literal_error":
-                wanted += _near(fault["input"], wanted)
+                wanted += _path(key, fault["input"]) or _near(fault["input"], wanted)
             also = wanted.removeprefix("should be ")
             lines[key] = f"{lines[key]}, or {also}" if key in lines else f"{key} = {_shown(fault['input'])}: {wanted}"
     return "\n".join(lines.values())
@@ -73,6 +73,13 @@ def _plain(wanted: str) -> str:
     for theirs, ours in _WORDS.items():
         wanted = wanted.replace(theirs, ours)
     return wanted
+
+
+def _path(key: str, value: Any) -> str:
+    """Return how a path goes in that stands where the name of data should."""
+    if key != "data.name" or not any(mark in str(value) for mark in "./\\"):
+        return ""
+    return f"; files of your own go in with data.name=folder, data.path={value}"
 
 
 def _near(value: Any, wanted: str) -> str:

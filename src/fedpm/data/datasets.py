@@ -4,8 +4,8 @@ Images are kept as uint8 and scaled to [−1, 1] a batch at a time; inputs of an
 are, floats as float32.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import resources
 from pathlib import Path
@@ -18,15 +18,18 @@ import torch
 from fedpm.data import local
 from fedpm.data.catalog import SPECS
 from fedpm.data.formats import decode
-from fedpm.data.given import examples
+from fedpm.data.given import agreed, examples
 from fedpm.data.labels import numbered
 from fedpm.data.lazy import Lazy
+from fedpm.data.tables import in_order
 from fedpm.errors import DataError, choices
 from fedpm.rng import Streams
 
 Array = npt.NDArray[Any]
 OWN = "own"
 """The name of data that nobody has given one."""
+_PARTS = ("train", "test", "validation")
+"""The last is a federation's."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,8 @@ class Dataset:
     """The names of the classes; where labels are none, of a network's outputs."""
     preprocessing: str = ""
     """How raw inputs were made into these, as a formula; empty if nothing was done."""
+    columns: tuple[str, ...] = field(default=(), kw_only=True)
+    """Of a table: the names of the inputs' columns, in their order."""
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -84,6 +89,31 @@ class Dataset:
         return [float(c.mean(dtype=np.float64) / scale) for c in channels], [
             float(c.std(dtype=np.float64) / scale) for c in channels
         ]
+
+    def ordered(self, columns: Sequence[str], whose: str = "the given order") -> "Dataset":
+        """Return the data of a table with the columns in this order, by their names; of arrays as they are."""
+        if not self.columns or not columns:
+            return self
+        made = {
+            part: replace(shard, x=in_order(self.name, shard.x, self.columns, columns, whose))
+            for part in _PARTS
+            if (shard := getattr(self, part, None)) is not None
+        }
+        return replace(self, **made, columns=tuple(columns))
+
+    @property
+    def counted(self) -> bool:
+        """Whether nobody named the classes: labels are whole numbers, and may be quantities."""
+        return self.train.y.dtype.kind in "iu" and self.classes == tuple(map(str, range(len(self.classes))))
+
+    def as_numbers(self) -> "Dataset":
+        """Return the data set with whole numbers as what a network gives itself, instead of as classes."""
+        if not self.counted:
+            return self
+        shards = {part: shard for part in _PARTS if (shard := getattr(self, part, None)) is not None}
+        labels, names = numbered({part: shard.y.astype(np.float32) for part, shard in shards.items()})
+        made = {part: replace(shard, y=y) for (part, shard), y in zip(shards.items(), labels, strict=True)}
+        return replace(self, **made, classes=names)
 
     def limited(self, examples: int | None, seed: int, test_examples: int | None = None) -> "Dataset":
         """Return the data set with only so many examples to train and to test on, drawn by the seed."""
@@ -127,15 +157,11 @@ def dataset(
             "test: there should be something to report on, that no client trains with; give fedpm.dataset(train=…, "
             "test=(inputs, labels)), or let fedpm.federation([…], test=0.1) cut off a share"
         )
-    pairs = {where: examples(where, source, label) for where, source in (("train", train), ("test", test))}
-    (x, _), (test_x, _) = pairs.values()
-    if x.shape[1:] != test_x.shape[1:]:
-        raise DataError(
-            f"{name}: train inputs have shape {x.shape[1:]}, test inputs {test_x.shape[1:]}; they should agree"
-        )
-    labels, names = numbered({where: pair[1] for where, pair in pairs.items()}, classes)
-    parts = Shard(x, labels[0]), Shard(test_x, labels[1])
-    return Dataset(name, *parts, names, preprocessing_of(parts[0], preprocessing))
+    sources = {"train": train, "test": test}
+    given, columns = agreed({where: examples(where, source, label) for where, source in sources.items()})
+    labels, names = numbered({where: one.y for where, one in given.items()}, classes)
+    train, test = (Shard(one.x, y) for one, y in zip(given.values(), labels, strict=True))
+    return Dataset(name, train, test, names, preprocessing_of(train, preprocessing), columns=columns)
 
 
 def preprocessing_of(shard: Shard, said: str) -> str:
@@ -210,10 +236,15 @@ def load_dataset(
 
 def to_input(x: Array, device: torch.device) -> torch.Tensor:
     """Return a batch as the network takes it: images scaled to [−1, 1]."""
-    batch = torch.from_numpy(x).to(device)
+    batch = _tensor(x).to(device)
     return batch.to(torch.float32).div_(127.5).sub_(1) if batch.dtype == torch.uint8 else batch
 
 
 def to_target(y: Array, device: torch.device) -> torch.Tensor:
     """Return the targets of a batch as a loss takes them: whole numbers as int64, all others as float32."""
-    return torch.from_numpy(y).to(device, torch.int64 if y.dtype.kind in "iu" else torch.float32)
+    return _tensor(y).to(device, torch.int64 if y.dtype.kind in "iu" else torch.float32)
+
+
+def _tensor(values: Array) -> torch.Tensor:
+    """Return an array as a tensor; torch warns of one that nobody may write to, such as a file in memory."""
+    return torch.from_numpy(values if values.flags.writeable else values.copy())

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from fedpm.data.datasets import OWN, Dataset, Shard, preprocessing_of
 from fedpm.data.files import folders, read_table
 from fedpm.data.folder import load_arrays
-from fedpm.data.given import Pair, examples
+from fedpm.data.given import agreed, examples
 from fedpm.data.labels import numbered
 from fedpm.data.lazy import joined
 from fedpm.data.partition import Indices
@@ -49,7 +49,7 @@ class Federation(Dataset):
         train = self.validation if client is None else self.train.take(self.parts()[client])
         if train is None:
             raise DataError("the server has no examples to choose on; give federation(…, validation=…)")
-        return Dataset(self.name, train, self.test, self.classes, self.preprocessing)
+        return Dataset(self.name, train, self.test, self.classes, self.preprocessing, columns=self.columns)
 
     def parts(self) -> list[Indices]:
         """Return the numbers of each client's training examples."""
@@ -127,10 +127,9 @@ def federation(
     if test is None:
         raise DataError("test = None: there should be something to report on; give data, or a share of each client's")
     server = {what: source for what, source in (("test", test), ("validation", validation)) if not _is_share(source)}
-    pairs = {where: examples(where, source, label) for where, source in {**sources, **server}.items()}
-    _agree(pairs)
-    labels, names = numbered({where: pair[1] for where, pair in pairs.items()}, classes)
-    shards = {where: Shard(pairs[where][0], y) for where, y in zip(pairs, labels, strict=True)}
+    given, columns = agreed({where: examples(where, source, label) for where, source in (sources | server).items()})
+    labels, names = numbered({where: one.y for where, one in given.items()}, classes)
+    shards = {where: Shard(one.x, y) for (where, one), y in zip(given.items(), labels, strict=True)}
     own = [shards[where] for where in sources]
     made = Federation(
         name,
@@ -141,6 +140,7 @@ def federation(
         tuple(where.removeprefix("client ") for where in sources),
         np.repeat(np.arange(len(own)), [len(shard) for shard in own]),
         shards.get("validation"),
+        columns=columns,
     )
     if "test" not in server:
         made, held, owner = made._without(test, 0, "test")
@@ -195,14 +195,3 @@ def by_owner(where: str, x: Any, y: Any, owners: npt.NDArray[Any]) -> dict[str, 
         )
     names = owners.astype(str)
     return {name: (x[names == name], y[names == name]) for name in dict.fromkeys(names.tolist())}
-
-
-def _agree(pairs: Mapping[str, Pair]) -> None:
-    """Refuse inputs of several forms."""
-    first, (like, _) = next(iter(pairs.items()))
-    for where, (x, _) in pairs.items():
-        if x.shape[1:] != like.shape[1:] or x.dtype != like.dtype:
-            raise DataError(
-                f"{where}: an input is {x.dtype} of shape {x.shape[1:]}, and at {first} {like.dtype} of shape "
-                f"{like.shape[1:]}; bring all to one form"
-            )

@@ -40,6 +40,9 @@ def read_table(where: str, path: Path) -> Table:
     for number, row in enumerate(rows, 2):
         if len(row) != len(names):
             raise DataError(f"{table}: has {len(row)} values in row {number}, and {len(names)} names; mend it")
+        if "" in row:
+            empty = names[row.index("")]
+            raise DataError(f"{table}: column {empty!r} is empty in row {number}; fill it, or leave the row out")
     return {name: _typed([row[place] for row in rows]) for place, name in enumerate(names)}
 
 

@@ -1,7 +1,7 @@
 """Data as people have them: arrays, tensors, a torch ``Dataset``, a table, a .npz file, a folder of images."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +13,22 @@ from torch.utils.data import IterableDataset, TensorDataset
 
 from fedpm.data.files import read_images, read_npz, read_table
 from fedpm.data.lazy import Lazy, lazy
-from fedpm.data.tables import columns_of, is_frame, parted
+from fedpm.data.tables import columns_of, in_order, is_frame, parted
 from fedpm.errors import DataError
 
 Array = npt.NDArray[Any]
-Pair = tuple[Array | Lazy, Array]
 
 
-def examples(where: str, source: Any, label: str = "label") -> Pair:
+@dataclass(frozen=True)
+class Examples:
+    """Inputs and labels as they were given; of a table also the names of the inputs' columns."""
+
+    x: Array | Lazy
+    y: Array
+    columns: tuple[str, ...] = ()
+
+
+def examples(where: str, source: Any, label: str = "label") -> Examples:
     """Return inputs and labels of whatever holds them, checked; labels are not numbered yet.
 
     Args:
@@ -30,7 +38,9 @@ def examples(where: str, source: Any, label: str = "label") -> Pair:
             ``class/*.png``, read lazily.
         label: the column of a table that is the label.
     """
-    x, y = _read(where, source, label)
+    if isinstance(source, Examples):
+        return source
+    x, y, columns = _read(where, source, label)
     if not isinstance(x, Lazy):
         x = _inputs(where, x)
     labels = _array(f"{where}: labels", y)
@@ -38,10 +48,29 @@ def examples(where: str, source: Any, label: str = "label") -> Pair:
         raise DataError(
             f"{where}: {len(x)} inputs and {len(labels)} labels; there should be one label an input, at least one"
         )
-    return x, labels
+    return Examples(x, labels, columns)
 
 
-def _read(where: str, source: Any, label: str) -> tuple[Any, Any]:
+def agreed(given: Mapping[str, Examples]) -> tuple[dict[str, Examples], tuple[str, ...]]:
+    """Return examples of one form, and the names of their columns; other forms than the first are refused.
+
+    Tables are put in the order of the first one's columns. What has no names counts by position.
+    """
+    like = next((where for where, one in given.items() if one.columns), "")
+    columns = given[like].columns if like else ()
+    made = {where: replace(one, x=in_order(where, one.x, one.columns, columns, like)) for where, one in given.items()}
+    first, x = next((where, one.x) for where, one in made.items())
+    for where, other in ((where, one.x) for where, one in made.items()):
+        if other.shape[1:] != x.shape[1:] or other.dtype != x.dtype:
+            scaled = " (uint8 is scaled, other types are not)" if np.uint8 in (other.dtype, x.dtype) else ""
+            raise DataError(
+                f"{where}: an input is {other.dtype} of shape {other.shape[1:]}, and at {first} {x.dtype} of shape "
+                f"{x.shape[1:]}; bring all to one form{scaled}"
+            )
+    return made, columns
+
+
+def _read(where: str, source: Any, label: str) -> tuple[Any, Any, tuple[str, ...]]:
     if isinstance(source, str | Path):
         return _of_path(where, Path(source), label)
     if is_frame(source) or isinstance(source, Mapping):
@@ -49,9 +78,9 @@ def _read(where: str, source: Any, label: str) -> tuple[Any, Any]:
     if isinstance(source, TensorDataset):
         source = source.tensors
     if isinstance(source, TorchDataset):
-        return _of_torch(where, source)
+        return *_of_torch(where, source), ()
     if isinstance(source, tuple | list) and len(source) == 2:
-        return source[0], source[1]
+        return source[0], source[1], ()
     if isinstance(source, float):
         raise DataError(
             f"{where}: {source} is a share, and only fedpm.federation takes one, as test= or validation=; here give "
@@ -68,13 +97,13 @@ def _described(source: Any) -> str:
     return f"a {kind} of {len(source)}" if isinstance(source, tuple | list) else f"a {kind}"
 
 
-def _of_path(where: str, path: Path, label: str) -> tuple[Any, Any]:
+def _of_path(where: str, path: Path, label: str) -> tuple[Any, Any, tuple[str, ...]]:
     if path.is_dir():
-        return read_images(where, path)
+        return *read_images(where, path), ()
     if path.suffix.lower() == ".csv":
         return parted(where, read_table(where, path), label)
     if path.suffix.lower() == ".npz":
-        return read_npz(where, path)
+        return *read_npz(where, path), ()
     raise DataError(f"{where}: {path} is neither a folder of images nor a .csv or .npz file; give one of these")
 
 

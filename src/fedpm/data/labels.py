@@ -49,7 +49,10 @@ def numbered(
 
 def _kind(where: str, labels: npt.NDArray[Any]) -> str:
     """Return what labels are: integers, truth values, words, numbers, or several of them an example."""
-    if labels.ndim == 1 and labels.dtype == object and all(isinstance(label, str) for label in labels):
+    if labels.ndim == 1 and labels.dtype == object and any(isinstance(label, str) for label in labels):
+        for place, label in enumerate(labels):
+            if not isinstance(label, str):
+                raise DataError(f"{where}: label {place} is {label!r}, and others are words; fill it, or leave it out")
         return "words"
     if labels.ndim == 1 and labels.dtype.kind in "US":
         return "words"
@@ -69,7 +72,8 @@ def _kind(where: str, labels: npt.NDArray[Any]) -> str:
         return "numbers"
     if int(labels.min()) < 0:
         raise DataError(
-            f"{where}: a label is {labels.min()}; classes should be numbered 0, 1, …, and numbers be floats"
+            f"{where}: a label is {labels.min()}; classes should be numbered 0, 1, …; if labels are quantities, give "
+            f"y.astype(float), in a table {labels.min()}.0, and set task.loss=mse"
         )
     return "integers"
 
@@ -94,7 +98,10 @@ def _names(given: Mapping[str, npt.NDArray[Any]], classes: Sequence[str] | None)
     """Return the names of classes that have numbers."""
     top, where = max((int(labels.max()), where) for where, labels in given.items())
     if top >= MOST and not classes:
-        raise DataError(f"{where}: a label is {top}; labels should be integers from 0, one a class: number the classes")
+        raise DataError(
+            f"{where}: a label is {top}; labels should be integers from 0, one a class: number the classes; if labels "
+            f"are quantities, give y.astype(float), in a table {top}.0, and set task.loss=mse"
+        )
     names = tuple(classes) if classes else tuple(str(label) for label in range(top + 1))
     if top >= len(names):
         raise DataError(f"{where}: a label is {top}, but {len(names)} classes are named; labels start at 0")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedpm.data.datasets import OWN, Dataset, Shard, dataset
-from fedpm.data.given import examples
+from fedpm.data.given import Examples, agreed, examples
 from fedpm.data.labels import numbered
 from fedpm.errors import DataError
 
@@ -35,27 +35,26 @@ class OnDemand(Dataset):
 
     def shard(self, client: int) -> Shard:
         """Load a client's examples."""
-        where = f"client {client}"
-        x, y = examples(where, self.load(client), self.label)
-        like = self.train
-        if x.shape[1:] != like.x.shape[1:] or x.dtype != like.x.dtype:
-            raise DataError(
-                f"{where}: an input is {x.dtype} of shape {x.shape[1:]}, and the server's {like.x.dtype} of shape "
-                f"{like.x.shape[1:]}; bring all to one form"
-            )
-        labels = numbered({where: y}, self.classes)[0][0]
+        where, like = f"client {client}", self.train
+        server = Examples(like.x, like.y, self.columns)
+        one = agreed({"the server": server, where: examples(where, self.load(client), self.label)})[0][where]
+        labels = numbered({where: one.y}, self.classes)[0][0]
         if labels.dtype != like.y.dtype or labels.shape[1:] != like.y.shape[1:]:
             raise DataError(
                 f"{where}: labels are {labels.dtype}, and the server's {like.y.dtype}; use one kind for all"
             )
-        return Shard(x, labels)
+        return Shard(one.x, labels)
 
     def at(self, client: int | None) -> Dataset:
         """Return what one place of a fleet holds: a client's examples, or what the server (None) chooses on."""
         if client is not None and client not in self.clients:
             raise DataError(f"client {client}: there are {self.count} clients, from 0; use fewer nodes")
         train = self.train if client is None else self.shard(client)
-        return Dataset(self.name, train, self.test, self.classes, self.preprocessing)
+        return Dataset(self.name, train, self.test, self.classes, self.preprocessing, columns=self.columns)
+
+    def as_numbers(self) -> Dataset:
+        """Return the same: labels that are not here yet stay as they are loaded."""
+        return self
 
     def limited(self, examples: int | None, seed: int, test_examples: int | None = None) -> Dataset:
         """Return the data set with only so many examples to test on, drawn by the seed."""
@@ -91,4 +90,4 @@ def on_demand(
         raise DataError(f"count = {count}: there should be one client at least")
     server = dataset(validation, test, classes=classes, name=name, preprocessing=preprocessing, label=label)
     about = (server.name, server.train, server.test, server.classes, server.preprocessing)
-    return OnDemand(*about, count, load, label)
+    return OnDemand(*about, count, load, label, columns=server.columns)

@@ -50,9 +50,9 @@ def of_path(
 
 def whole(path: Path, known: tuple[str, ...], label: str | None = None, client: str | None = None) -> Dataset:
     """Return a data set that tests on all examples of a file; words are numbered as in ``known`` if all are there."""
-    x, y = examples(str(path), _without(path, client or CLIENT), label or LABEL)
-    classes = known if {str(one) for one in y.tolist()} <= set(known) else None
-    return dataset((x, y), (x, y), classes=classes, name=path.stem)
+    read = examples(str(path), _without(path, client or CLIENT), label or LABEL)
+    classes = known if {str(one) for one in read.y.tolist()} <= set(known) else None
+    return dataset(read, read, classes=classes, name=path.stem)
 
 
 def _without(path: Path, client: str) -> Any:

@@ -23,8 +23,13 @@ def columns_of(where: str, frame: Any) -> Table:
 
 
 def check_names(where: str, names: Sequence[str]) -> None:
-    """Refuse two columns of one name, of which one would be lost."""
+    """Refuse two columns of one name, of which one would be lost, and one without a name, such as an index."""
     for place, name in enumerate(names):
+        if not name.strip() or name.startswith("Unnamed: "):  # which is how pandas reads it
+            raise DataError(
+                f"{where}: column {place + 1} has no name; name it, or leave it out: the index of a pandas table by "
+                "to_csv(…, index=False)"
+            )
         if name in names[:place]:
             raise DataError(f"{where}: two columns have the name {name!r}; rename or leave out one")
 
@@ -39,17 +44,43 @@ def column(where: str, table: Table, name: str, what: str) -> npt.NDArray[Any]:
     return table[name]
 
 
-def parted(where: str, table: Table, label: str) -> tuple[npt.NDArray[np.float32], npt.NDArray[Any]]:
-    """Return the inputs of a table, a row each, and its labels."""
+def parted(where: str, table: Table, label: str) -> tuple[npt.NDArray[np.float32], npt.NDArray[Any], tuple[str, ...]]:
+    """Return the inputs of a table, a row each, its labels, and the names of the inputs' columns."""
     table = {name: np.asarray(values) for name, values in table.items()}
     labels = column(where, table, label, "label")
     if len({np.shape(values)[:1] for values in table.values()}) > 1:
         lengths = ", ".join(f"{name} {np.size(values)}" for name, values in table.items())
         raise DataError(f"{where}: columns differ in length ({lengths}); bring all to one")
-    inputs = [_numbers(where, name, values) for name, values in table.items() if name != label]
+    inputs = {name: _numbers(where, name, values) for name, values in table.items() if name != label}
     if not inputs:
         raise DataError(f"{where}: {label!r} is the only column; there should be others, of numbers, to learn from")
-    return np.stack(inputs, axis=1), labels
+    return np.stack(list(inputs.values()), axis=1), labels, tuple(inputs)
+
+
+def in_order(where: str, x: Any, columns: Sequence[str], wanted: Sequence[str], whose: str) -> Any:
+    """Return the inputs of a table with its columns as wanted, by their names; what has no names stays as it is.
+
+    Args:
+        where: the table.
+        x: its inputs.
+        columns: their names.
+        wanted: all names, in the order that inputs should have.
+        whose: they are.
+    """
+    if not columns or not wanted or tuple(columns) == tuple(wanted):
+        return x
+    lacks, more = (_named(one, other) for one, other in ((wanted, columns), (columns, wanted)))
+    if lacks or more:
+        faults = [f"lacks {lacks} of {whose}" if lacks else "", f"has {more}, which {whose} has not" if more else ""]
+        raise DataError(f"{where}: {' and '.join(filter(None, faults))}; give it the same columns")
+    return x[:, [columns.index(name) for name in wanted]]
+
+
+def _named(names: Sequence[str], others: Sequence[str]) -> str:
+    """Return which names are not among the others, as words of a sentence."""
+    only = [repr(name) for name in names if name not in others]
+    few = ", ".join(only[:5]) + (f" … ({len(only)} in all)" if len(only) > 5 else "")
+    return f"the column{'s' if len(only) > 1 else ''} {few}" if only else ""
 
 
 def by_client(where: str, table: Table, client: str) -> dict[str, Table]:
@@ -66,6 +97,11 @@ def _numbers(where: str, name: str, values: npt.NDArray[Any]) -> npt.NDArray[np.
         raise DataError(
             f"{where}: column {name!r} holds {values.dtype}; inputs should be numbers, so encode this column"
         )
+    if values.dtype.kind in "fO" and len(rows := np.flatnonzero(_missing(values))):
+        raise DataError(
+            f"{where}: column {name!r} is empty ({values[rows[0]]}) in row {rows[0]}, counted from 0; fill it, or "
+            "leave the row out"
+        )
     try:
         return values.astype(np.float32)
     except (ValueError, TypeError):
@@ -73,6 +109,13 @@ def _numbers(where: str, name: str, values: npt.NDArray[Any]) -> npt.NDArray[np.
         raise DataError(
             f"{where}: column {name!r} holds {wrong!r}; inputs should be numbers, so encode or leave out this column"
         ) from None
+
+
+def _missing(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Return where a column holds nothing: NaN, None, or what pandas has for it, which equals nothing."""
+    if values.dtype.kind == "f":
+        return np.asarray(np.isnan(values))
+    return np.array([value is None or type(value).__name__ == "NAType" or value != value for value in values])
 
 
 def _is_number(value: Any) -> bool:

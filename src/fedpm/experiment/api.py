@@ -12,8 +12,9 @@ from fedpm.children import stop_import
 from fedpm.config import LENGTH, Base, Config, changes_results, check_used, flattened, load
 from fedpm.data.datasets import Dataset
 from fedpm.engines.base import Engine
-from fedpm.errors import ConfigError, DataError, require
+from fedpm.errors import ArtifactError, ConfigError, DataError, require
 from fedpm.experiment.build import Experiment, build, start_engine
+from fedpm.experiment.fitting import MisfitError
 from fedpm.experiment.folder import RunFolder
 from fedpm.experiment.loop import train
 from fedpm.experiment.observers import Callback
@@ -122,7 +123,12 @@ def resume(
     with RunFolder.open(Path(folder)) as opened:
         config = continued(load(opened.config_file), settings)
         check_resumable(config)
-        experiment = _built(config, **given)
+        try:
+            experiment = _built(config, **given)
+        except MisfitError as error:  # those that it began with did fit
+            raise ArtifactError(
+                f"{folder}: this run was started with another network or other data; give those ({error})"
+            ) from None
         return train(experiment, opened, on_round=on_round, progress=progress, start=start)
 
 

@@ -32,7 +32,7 @@ from fedpm.privacy.budget import Guarantee, check_private
 from fedpm.registry import ENGINES
 from fedpm.rng import SecretStreams, Streams
 from fedpm.training.features import Features
-from fedpm.training.losses import Loss
+from fedpm.training.losses import NUMBERS, Loss
 from fedpm.training.task import OWN as OWN_FUNCTION
 from fedpm.training.task import Task, task_of
 
@@ -120,6 +120,7 @@ def build(
     dataset = data or load(config.data)
     wanted = metrics or ([] if config.task.metrics == "auto" else config.task.metrics)
     task, called, judged = task_of(loss or config.task.loss, wanted, labelled=dataset.labelled, labels=dataset.train.y)
+    dataset = dataset.as_numbers() if called in NUMBERS else dataset
     config = settle(peopled(config, dataset, own=data is not None, remote=remote), net, data, (called, judged))
     participation = Participation(config.seed, config.clients.total, config.clients.per_round)
     guarantee = guarantee_of(config)

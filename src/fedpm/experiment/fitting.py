@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedpm.data.datasets import OWN, Dataset, to_input, to_target
+from fedpm.data.ondemand import OnDemand
 from fedpm.data.partition import Indices
 from fedpm.errors import ConfigError, DataError
 from fedpm.model.masking import MaskedNetwork
@@ -24,6 +25,10 @@ from fedpm.training.task import Task, meant
 
 CPU = torch.device("cpu")
 _TRIED = 2000  # examples on which a metric of the caller's own is tried, at most
+
+
+class MisfitError(ConfigError):
+    """Network and data do not fit each other."""
 
 
 def check_fit(network: MaskedNetwork, task: Task, called: str, dataset: Dataset) -> None:
@@ -39,12 +44,12 @@ def check_fit(network: MaskedNetwork, task: Task, called: str, dataset: Dataset)
         if whole:
             remedy = f"; they are {dtype}: give floats, unless the first layer is an embedding"
         reason = str(error).splitlines()[0]
-        raise ConfigError(
+        raise MisfitError(
             f"the network cannot take an input of {_of(dataset)}, of shape {dataset.input_shape}: {reason}{remedy}"
         ) from None
     shape = tuple(output.shape)
     if wanted := _wanted(task, called, dataset, shape):
-        raise ConfigError(f"the network gives an output of shape {shape} for one input; it should be {wanted}")
+        raise MisfitError(f"the network gives an output of shape {shape} for one input; it should be {wanted}")
     target = to_target(dataset.test.y[:1], CPU)
     about = f"an output of shape {shape} and a target ({target.dtype}) of shape {tuple(target.shape)}"
     value = _tried(f"task.loss = {called!r}", about, lambda: task.loss(output.clone().requires_grad_(), target))
@@ -112,10 +117,8 @@ def _wanted(task: Task, called: str, dataset: Dataset, shape: tuple[int, ...]) -
             return None
         gaps = len(np.union1d(y, dataset.train.y)) < classes
         remedy = f"; their labels go up to {classes - 1}, with gaps: number them 0, 1, …" if gaps else ""
-        return (
-            f"{(1, classes, *y.shape[1:])}: a score for each of the {classes} classes of {_of(dataset)}"
-            f"{remedy or meant(dataset.train.y)}"
-        )
+        remedy += _tested_alone(dataset) if dataset.labelled else "" if gaps else meant(dataset.train.y)
+        return f"{(1, classes, *y.shape[1:])}: a score for each of the {classes} classes of {_of(dataset)}{remedy}"
     if not any(task.loss is loss for loss in LOSSES.values()):
         return None
     if task.loss is binary and (y.min() < 0 or y.max() > 1):
@@ -128,6 +131,15 @@ def _wanted(task: Task, called: str, dataset: Dataset, shape: tuple[int, ...]) -
         return None
     remedy = "; for a score of each class use task.loss = 'cross-entropy'" if dataset.labelled else ""
     return f"{(1, *(y.shape[1:] or (1,)))}: one number for each that {called!r} compares it with{remedy}"
+
+
+def _tested_alone(dataset: Dataset) -> str:
+    """Return which classes the test data alone have; of clients that are loaded on demand nobody knows."""
+    alone = np.setdiff1d(dataset.test.y, dataset.train.y)
+    if not len(alone) or isinstance(dataset, OnDemand):
+        return ""
+    names = ", ".join(repr(dataset.classes[number]) for number in alone[:5]) + (" …" if len(alone) > 5 else "")
+    return f"; {names} occur{'s' if len(alone) == 1 else ''} in the test data alone"
 
 
 def _check_metrics(module: nn.Module, task: Task, dataset: Dataset) -> None:

@@ -1,5 +1,6 @@
 """What a run gives: the model that is shipped, and a summary."""
 
+import json
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -10,7 +11,7 @@ from torch import nn
 from fedpm.experiment.build import Experiment
 from fedpm.experiment.record import RoundRecord, Summary, byte_size, clients_of, headline, scores_of
 from fedpm.experiment.statistics import layers, versions
-from fedpm.model.file import Model
+from fedpm.model.file import MAX_HEADER, Model
 from fedpm.model.weights import Weights
 from fedpm.rng import SecretStreams
 
@@ -84,12 +85,18 @@ def _by_the_paper(records: list[RoundRecord]) -> dict[str, float]:
     return {"uplink_paper_bpp": sum(bits) / len(bits)} if bits else {}
 
 
+def _columns(names: tuple[str, ...]) -> dict[str, Any]:
+    """Return what a model file says of the columns of a table: their names, unless they would fill its header."""
+    return {"columns": list(names)} if names and len(json.dumps(names)) <= MAX_HEADER // 4 else {}
+
+
 def model_file(experiment: Experiment, state: Any, shipped: RoundRecord, privacy: dict[str, Any]) -> Model | Weights:
     """Return the final model as it is shipped."""
     method, dataset = experiment.method, experiment.dataset
     provenance = {
         "config": experiment.provenance,
         "data": dataset.name,
+        **_columns(dataset.columns),
         "fedpm": version("fedpm"),
         "round": shipped["round"],
         **{key: value for key, value in scores_of(shipped).items() if key != "loss"},

@@ -10,22 +10,29 @@ from fedpm.data.datasets import Dataset, Shard, to_input
 from fedpm.data.lazy import Lazy
 from fedpm.model.masking import MaskedNetwork
 from fedpm.model.outputs import logits_of
-from fedpm.training.losses import cross_entropy
+from fedpm.training.losses import LOSSES, NUMBERS, cross_entropy
 from fedpm.training.task import Task
 
 CALLER = 5
 """Of a warning: the level of who called ``fedpm.run``, which calls ``build`` by a function between."""
 APART = 1000
 """How many times as large as another a column of a table may be."""
+FAR = 10
+"""How large inputs and numbers to learn may be, for a network begins at about 1; numbers also spread by 1 / FAR."""
+FEW = 10
+"""Examples of a class: with fewer, whole numbers may be quantities; with more, one that is missing is none."""
+MANY = 20
+"""How many classes may go by numbers alone, if few examples are of each."""
+_SEEN = 1000  # inputs that tell how large all are
 
 
 def warn(network: MaskedNetwork, task: Task, dataset: Dataset, train: Shard | None, net: nn.Module | None) -> None:
     """Warn of what would surprise a user; ``train`` are the clients' examples, if they are here."""
-    found = [unlike_columns(dataset)]
+    found = [unlike_columns(dataset) or large_inputs(dataset), far_targets(task, dataset)]
     if net is not None and task.loss is cross_entropy and dataset.labelled:
         found += [spare_outputs(network, dataset), probabilities(network, dataset)]
     if train is not None:
-        found.append(untaught(dataset, train))
+        found.append(doubtful_classes(task, dataset, train) or untaught(dataset, train))
     for sentence in filter(None, found):
         warnings.warn(sentence, UserWarning, stacklevel=CALLER)
 
@@ -70,10 +77,62 @@ def unlike_columns(dataset: Dataset) -> str:
     if not len(there) or sizes[there].max() <= APART * sizes[there].min():
         return ""
     large, small = (there[place(sizes[there])] for place in (np.argmax, np.argmin))
+    names = [f"column {name!r}" for name in dataset.columns] or [f"input {place + 1}" for place in range(x.shape[1])]
     return (
-        f"input {large + 1} of {x.shape[1]} is about {sizes[large] / sizes[small]:,.0f} times as large as input "
-        f"{small + 1}, and will drown it: standardise the columns (docs/howto/chance.md)"
+        f"{names[large]} of {x.shape[1]} is about {sizes[large] / sizes[small]:,.0f} times as large as {names[small]}, "
+        "and will drown it: standardise the columns (docs/howto/chance.md)"
     )
+
+
+def large_inputs(dataset: Dataset) -> str:
+    """Return a sentence on inputs that are far above 1, none if they are not, or read when they are asked for."""
+    x = dataset.train.x
+    if isinstance(x, Lazy) or x.dtype.kind != "f":
+        return ""
+    size = float(np.sqrt(np.mean(np.square(x[:_SEEN], dtype=np.float64))))
+    if size <= FAR:
+        return ""
+    return (
+        f"inputs of {dataset.called} are about {size:,.0f} in size, and a network is made for about 1: divide pixels "
+        "by 255, or give them as uint8; standardise the columns of a table (docs/howto/chance.md)"
+    )
+
+
+def far_targets(task: Task, dataset: Dataset) -> str:
+    """Return a sentence on numbers to learn that are far from 0 ± 1, none if they are not."""
+    y = dataset.train.y
+    if y.dtype.kind != "f" or not any(task.loss is LOSSES[name] for name in NUMBERS):
+        return ""
+    mean, spread = float(y.mean(dtype=np.float64)), float(y.std(dtype=np.float64))
+    if max(abs(mean), spread) <= FAR and spread >= 1 / FAR:
+        return ""
+    return (
+        f"labels of {dataset.called} are {mean:.3g} on average and spread by {spread:.3g}, and a network begins at "
+        "about 0 ± 1: standardise them, (y - mean) / spread (docs/tasks.md)"
+    )
+
+
+def doubtful_classes(task: Task, dataset: Dataset, train: Shard) -> str:
+    """Return a sentence on labels that are hardly the classes their user means, none if they may be."""
+    if task.loss is not cross_entropy or not dataset.labelled:
+        return ""
+    there, classes = np.union1d(train.y, dataset.test.y), len(dataset.classes)
+    if len(there) == 1:
+        return (
+            f"all examples of {dataset.called} are of the class {dataset.classes[there[0]]!r}: there is nothing to "
+            "tell apart; give examples of others too"
+        )
+    if dataset.counted and len(there) > MANY and len(train) < FEW * len(there):
+        return (
+            f"labels of {dataset.called} are {len(there)} different whole numbers in {len(train)} examples: if they "
+            "are quantities and no classes, set task.loss=mse"
+        )
+    if dataset.counted and len(there) < classes and len(train) >= FEW * classes:
+        return (
+            f"labels of {dataset.called} go up to {classes - 1}, and {classes - len(there)} of these {classes} classes "
+            "have no examples: number the others 0, 1, …, or write them as words"
+        )
+    return ""
 
 
 def untaught(dataset: Dataset, train: Shard) -> str:

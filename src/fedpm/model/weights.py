@@ -118,6 +118,12 @@ def open_model(path: Path | str) -> Model | Weights:
     return Weights.open(path) if path.suffix == ".safetensors" else Model.open(path)
 
 
+def columns_of(model: Model | Weights) -> tuple[str, ...]:
+    """Return the names of the columns that the network takes, none if the file tells none."""
+    names = model.header.provenance.get("columns")
+    return tuple(names) if isinstance(names, list) and all(isinstance(name, str) for name in names) else ()
+
+
 def load(path: Path | str, net: nn.Module | None = None, *, packed: bool = False) -> nn.Module:
     """Return the trained network of a model file or a run folder as an ordinary module in eval mode.
 

@@ -51,3 +51,5 @@ def huber(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 
 LOSSES: dict[str, Loss] = {"cross-entropy": cross_entropy, "binary": binary, "mse": mse, "mae": mae, "huber": huber}
 """What ``task.loss`` may name."""
+NUMBERS = ("mse", "mae", "huber")
+"""Those that compare numbers: of whole ones, too, none is a class."""

@@ -68,11 +68,15 @@ def meant(labels: npt.NDArray[Any] | None) -> str:
     """Return, of labels that look like classes in another form, the first, what it is, and how to make it a class."""
     if labels is None or not len(labels):
         return ""
-    if labels.ndim == 2 and labels.shape[1] > 1 and np.isin(labels, (0, 1)).all() and (labels.sum(1) == 1).all():
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        whole = ".astype(int)" if labels.dtype.kind == "f" else ""
+        return f" (they have the shape {labels.shape}: if that is one class each, give y.ravel(){whole})"
+    if labels.ndim == 2 and np.isin(labels, (0, 1)).all() and (labels.sum(1) == 1).all():
         first = f"[{', '.join(f'{one:g}' for one in labels[0, :8])}{', …' if labels.shape[1] > 8 else ''}]"
         return f" (the first is {first}, {labels.dtype}: if that is one-hot, give y.argmax(1))"
     if labels.ndim == 1 and labels.dtype.kind == "f" and (labels >= 0).all() and (labels == np.rint(labels)).all():
-        return f" (the first is {labels[0]}, {labels.dtype}: if that is a class, give y.astype(int))"
+        whole = f"if that is a class, give y.astype(int), in a table {labels[0]:.0f}"
+        return f" (the first is {labels[0]}, {labels.dtype}: {whole})"
     return f" (the first is {labels[0]}, {labels.dtype})" if labels.ndim == 1 else ""
 
 

@@ -1,0 +1,181 @@
+"""Columns of tables have names, and names say which input is which: between clients, test data and models."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import fedpm
+from fedpm.errors import DataError
+from fedpm.model.weights import columns_of, open_model
+from tests.command import Command, cli
+
+__all__ = ["cli"]
+
+X = np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32)
+WORDS = np.array(["sick", "well"])[(X[:, 0] > 0).astype(int)]
+TABLE: dict[str, npt.NDArray[Any]] = {"a": X[:, 0], "b": X[:, 1], "c": X[:, 2], "label": WORDS}
+SMALL: dict[str, Any] = {"rounds": 1, "local": {"epochs": 1}, "workers": 1, "model": {"name": "mlp"}}
+
+
+def of(*names: str, **more: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
+    """Return the table with these columns, in this order."""
+    return {name: {**TABLE, **more}[name] for name in names}
+
+
+def write(path: Path, table: dict[str, npt.NDArray[Any]]) -> Path:
+    """Write a table as .csv."""
+    rows = [",".join(table), *(",".join(map(str, row)) for row in zip(*table.values(), strict=True))]
+    path.write_text("\n".join(rows) + "\n")
+    return path
+
+
+def test_tables_are_put_in_one_order_by_the_names_of_their_columns(tmp_path: Path) -> None:
+    usual, other = write(tmp_path / "usual.csv", TABLE), write(tmp_path / "other.csv", of("label", "c", "a", "b"))
+    made = fedpm.federation({"oslo": usual, "bergen": of("b", "label", "c", "a")}, test=other, validation=other)
+    assert made.columns == made.at(1).columns == ("a", "b", "c")
+    assert made.validation is not None
+    for x in (*(made.train.x[part] for part in made.parts()), made.test.x, made.validation.x):
+        assert np.array_equal(x, X)
+    alone = fedpm.dataset(other, usual)
+    assert alone.columns == ("c", "a", "b")
+    assert np.array_equal(alone.train.x, alone.test.x)
+    assert np.array_equal(alone.ordered(("a", "b", "c")).train.x, X)
+
+
+def test_pandas_tables_are_put_in_order_too() -> None:
+    pandas = pytest.importorskip("pandas")
+    usual, other = pandas.DataFrame(TABLE), pandas.DataFrame(of("c", "b", "a", "label"))
+    made = fedpm.federation({"a": other[:20], "b": usual[20:40]}, test=usual[40:])
+    assert made.columns == ("c", "b", "a")
+    assert np.array_equal(made.train.x, X[:40, ::-1])
+    assert np.array_equal(made.test.x, X[40:, ::-1])
+
+
+def test_clients_on_demand_are_put_in_the_order_of_the_server() -> None:
+    tables = [TABLE, of("c", "b", "a", "label"), of("a", "c", "label")]
+    made = fedpm.on_demand(lambda client: tables[client], 3, validation=TABLE, test=of("b", "c", "a", "label"))
+    assert np.array_equal(made.shard(1).x, X)
+    assert np.array_equal(made.test.x, X)
+    with pytest.raises(DataError, match=r"^client 2: lacks the column 'b' of the server; give it the same columns$"):
+        made.shard(2)
+
+
+@pytest.mark.parametrize(
+    ("names", "sentence"),
+    [
+        (("a", "c", "label"), "test: lacks the column 'b' of client oslo; give it the same columns"),
+        (("a", "b", "c", "d", "label"), "test: has the column 'd', which client oslo has not; give it"),
+        (
+            ("a", "d", "e", "label"),
+            "test: lacks the columns 'b', 'c' of client oslo and has the columns 'd', 'e', which",
+        ),
+    ],
+)
+def test_columns_that_are_missing_or_too_many_are_named(names: tuple[str, ...], sentence: str) -> None:
+    with pytest.raises(DataError, match=f"^{re.escape(sentence)}"):
+        fedpm.federation({"oslo": TABLE}, test=of(*names, d=X[:, 0], e=X[:, 1]))
+
+
+def test_what_has_no_names_counts_by_position() -> None:
+    made = fedpm.federation({"oslo": (X, WORDS), "bergen": of("c", "b", "a", "label")}, test=TABLE)
+    assert np.array_equal(made.train.x, np.concatenate([X, X[:, ::-1]]))
+    assert np.array_equal(made.test.x, X[:, ::-1])
+    plain = fedpm.dataset((X, WORDS), (X, WORDS))
+    assert plain.columns == plain.ordered(("c", "b", "a")).columns == ()
+
+
+@pytest.mark.parametrize("algorithm", ["fedpm", "fedavg"])
+def test_a_model_knows_its_columns_and_takes_them_in_any_order(algorithm: str, cli: Command, tmp_path: Path) -> None:
+    table = write(tmp_path / "table.csv", TABLE)
+    write(tmp_path / "other.csv", of("c", "label", "b", "a"))
+    write(tmp_path / "less.csv", of("a", "label", "c"))
+    data = {"name": "folder", "path": str(table)}
+    fedpm.run("quickstart", algorithm=algorithm, **SMALL, clients={"total": 2}, data=data, out="run")
+    assert columns_of(open_model("run")) == ("a", "b", "c")
+    assert "columns: 3: a, b, c\n" in cli("model", "inspect", "run").stdout
+    usual, other = (cli("model", "eval", "run", "--data", f"{name}.csv").stdout for name in ("table", "other"))
+    assert usual.split(" on ")[0] == other.split(" on ")[0] != ""
+    done = cli("model", "eval", "run", "--data", "less.csv")
+    assert (done.code, done.stderr) == (
+        1,
+        "fedpm: less: lacks the column 'b' of the model; give it the same columns\n",
+    )
+
+
+def test_names_that_would_fill_a_model_file_are_left_out(tmp_path: Path) -> None:
+    long = {f"{name}{'x' * 100_000}" if name != "label" else name: values for name, values in TABLE.items()}
+    made = fedpm.run("quickstart", **SMALL, clients={"total": 2}, data=fedpm.dataset(long, long))
+    assert columns_of(made.file) == ()
+    made.file.save(tmp_path / "model.fedpm")
+    open_model(tmp_path / "model.fedpm")
+
+
+def test_train_and_test_inputs_are_of_one_type() -> None:
+    labels = np.arange(60) % 2
+    sentence = (
+        "test: an input is float32 of shape (3,), and at train uint8 of shape (3,); bring all to one form (uint8 is"
+    )
+    with pytest.raises(DataError, match=re.escape(sentence)):
+        fedpm.dataset(train=(X.astype(np.uint8), labels), test=(X, labels))
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (",a,label\n0,1,x\n1,2,y\n", "t.csv: column 1 has no name; name it, or leave it out: the index of a pandas"),
+        ("Unnamed: 0,a,label\n0,1,x\n1,2,y\n", "t.csv: column 1 has no name; name it, or leave it out"),
+        ("a,b,label\n1,2,x\n3,,y\n", "t.csv: column 'b' is empty in row 3; fill it, or leave the row out"),
+        ("a,b,label\n1,2,x\n3,4,\n", "t.csv: column 'label' is empty in row 3; fill it, or leave the row out"),
+        ("a,b,label\n1,2,x\n3,nan,y\n", "t.csv: column 'b' is empty (nan) in row 1, counted from 0; fill it, or leave"),
+    ],
+)
+def test_cells_and_names_that_are_empty_are_told_with_their_place(text: str, sentence: str, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(text)
+    with pytest.raises(DataError, match=re.escape(sentence)):
+        fedpm.load_dataset(tmp_path / "t.csv")
+
+
+def test_empty_cells_of_a_pandas_table_are_told_with_their_place() -> None:
+    pandas = pytest.importorskip("pandas")
+    ages = pandas.Series([1, None, 3], dtype="Int64")
+    frame = pandas.DataFrame({"age": ages, "label": ["x", "y", "x"]})
+    with pytest.raises(
+        DataError, match=r"train: column 'age' is empty \((<NA>|nan)\) in row 1, counted from 0; fill it, or"
+    ):
+        fedpm.dataset(frame, frame)
+    frame = pandas.DataFrame({"age": [1, 2, 3], "label": ["x", None, "x"]})
+    with pytest.raises(
+        DataError, match=r"train: label 1 is (None|nan), and others are words; fill it, or leave it out"
+    ):
+        fedpm.dataset(frame, frame)
+
+
+def test_whole_numbers_are_learned_as_numbers_where_the_loss_compares_numbers(cli: Command, tmp_path: Path) -> None:
+    ages = np.arange(60) % 45 + 20
+    write(tmp_path / "age.csv", of("a", "b", "c", "age", age=ages))
+    words = ["data.name=folder", "data.path=age.csv", "data.label=age", "model.name=mlp", "rounds=1", "local.epochs=1"]
+    settings = [part for word in (*words, "clients.total=2", "task.loss=mae") for part in ("--set", word)]
+    done = cli("run", *settings, "--workers", "1", "--out", "run")
+    assert done.code == 0, done.stderr
+    assert open_model("run").header.classes == ("value",)
+    for source in ([], ["--data", "age.csv"]):
+        assert cli("model", "eval", "run", *source).stdout.startswith("loss "), source
+
+
+def test_arrays_that_nobody_may_write_to_are_trained_without_a_word(recwarn: pytest.WarningsRecorder) -> None:
+    x, y = np.random.default_rng(0).integers(0, 256, (60, 3), np.uint8), np.arange(60) % 2
+    x.flags.writeable = y.flags.writeable = False
+    fedpm.run("quickstart", **SMALL, clients={"total": 2}, data=fedpm.dataset((x, y), (x, y)))
+    assert not recwarn.list
+
+
+def test_a_model_of_other_inputs_is_told_by_its_inputs_alone(cli: Command, tmp_path: Path) -> None:
+    write(tmp_path / "table.csv", TABLE)
+    fedpm.run("quickstart", rounds=1, local={"epochs": 1}, model={"name": "mlp"}, workers=1, out="run")
+    assert cli("model", "eval", "run", "--data", "table.csv").stderr == (
+        "fedpm: table has inputs of shape (3,); the model takes (1, 8, 8): choose data that fit\n"
+    )
