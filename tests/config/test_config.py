@@ -131,6 +131,29 @@ def test_effort_settles_rate_coder_and_forward(effort: str, lr: float | str, cod
     assert (given.local.lr, given.codec) == (0.3, "frequency")
 
 
+PRIVATE = ["privacy.unit=example", "privacy.epsilon=8"]
+
+
+@pytest.mark.parametrize(("epochs", "rate", "steps"), [(1, 1.0, 1), (5, 1.0, 5), (10, 1.0, 10), (3, 0.1, 30)])
+def test_noise_goes_as_far_in_a_round_however_many_steps_it_has(epochs: int, rate: float, steps: int) -> None:
+    settled = resolved(load(None, [*PRIVATE, f"local.epochs={epochs}", f"privacy.sampling_rate={rate}"]))
+    assert settled.local.lr == pytest.approx(1.2 / steps**0.5, abs=1e-4)
+    assert resolved(load(None, [*PRIVATE, "local.lr=0.3"])).local.lr == 0.3
+
+
+@pytest.mark.parametrize(
+    ("settings", "forward"),
+    [
+        (PRIVATE, "expected"),
+        ([*PRIVATE, "fedpm.effort=paper"], "sampled"),
+        ([*PRIVATE, "fedpm.forward=sampled"], "sampled"),
+        (["privacy.unit=client", "privacy.epsilon=8"], "sampled"),
+    ],
+)
+def test_private_steps_see_expected_weights_unless_they_are_the_papers(settings: list[str], forward: str) -> None:
+    assert resolved(load(None, settings)).tables()["fedpm"].model_dump()["forward"] == forward
+
+
 def test_whether_a_key_changes_results_is_said_at_the_key() -> None:
     harmless = (
         "workers",

@@ -59,6 +59,10 @@ def test_nothing_measured_on_the_examples_leaves_a_private_client(private_run: t
     assert "uplink_kl_bpp" in private_run[1].rounds[0], "the trained mask is private itself, and so is what follows"
 
 
+def test_what_is_shipped_is_calibrated_as_without_privacy(private_run: tuple[Path, fedpm.Result]) -> None:
+    assert private_run[1].summary["mode"] == "calibrated", "on inputs of the server's, which are not protected"
+
+
 def test_a_private_run_repeats(private_run: tuple[Path, fedpm.Result], data: Dataset) -> None:
     assert run(data, privacy=EXAMPLE).file.to_bytes() == private_run[1].file.to_bytes()
 

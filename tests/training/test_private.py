@@ -9,6 +9,7 @@ from torch import nn
 
 from fedpm.data.datasets import Dataset, Shard, to_input
 from fedpm.model.masking import MaskedNetwork
+from fedpm.model.nets import build
 from fedpm.rng import SecretStreams, Streams
 from fedpm.training import private as training
 from fedpm.training.local import Local
@@ -26,6 +27,10 @@ def convolution() -> nn.Module:
     return nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 10))
 
 
+def of_the_paper() -> nn.Module:
+    return build("conv4-slim", (1, 8, 8), 10)
+
+
 def sampled_weights(network: MaskedNetwork, gradient: str = "theta") -> SampledWeights:
     theta = torch.from_numpy(Streams(3).fractions("theta", network.size).astype(np.float32) * 0.8 + 0.1)
     sampled = SampledWeights(network, network.weights(0), theta, gradient)
@@ -38,11 +43,12 @@ def batch(data: Dataset, count: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @pytest.mark.parametrize("gradient", ["theta", "identity"])
-@pytest.mark.parametrize("net", [small_net, convolution])
+@pytest.mark.parametrize("net", [small_net, convolution, of_the_paper])
 def test_without_clipping_it_is_the_ordinary_gradient(net: type, gradient: str, data: Dataset) -> None:
     network = MaskedNetwork(net())
     sampled = sampled_weights(network, gradient)
     x, y = batch(data, 7)
+    x = x + 0.1 * torch.from_numpy(Streams(5).normal("blur", x.numel())).view_as(x)  # pooling takes any of equals
     found = clipped_sum(network, sampled, {}, x=x, y=y, bound=1e9)
     F.cross_entropy(network.forward(sampled.weights, {}, x), y, reduction="sum").backward()
     sampled.backpropagate()

@@ -24,7 +24,9 @@ class ChannelsLast(nn.Sequential):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the output of the last layer."""
-        output: torch.Tensor = super().forward(x.to(memory_format=torch.channels_last))  # type: ignore[no-untyped-call]
+        # not x.to(memory_format=torch.channels_last), which vmap refuses: private steps take examples one by one
+        rows = x.movedim(1, -1).clone(memory_format=torch.contiguous_format)
+        output: torch.Tensor = super().forward(rows.movedim(-1, 1))  # type: ignore[no-untyped-call]
         return output
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import sqrt
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from fedpm.aggregation.flip_filter import FEWEST
@@ -27,6 +28,8 @@ MEMORY = {"balanced": 0.75, "paper": 0.0}
 """What is kept of earlier masks when a round ends, whoever takes part."""
 PAPER = 0.1
 """The paper's rate, whatever the number of steps; it takes 105 to 140 of them in a round."""
+NOISY = 1.2
+"""How far the noise of private steps takes a score in a round, in the root mean square (docs/privacy.md)."""
 
 PEERS = 128
 """The most clients of a round that are compared pair by pair: of more, all masks in memory and all pairs are dear."""
@@ -43,7 +46,7 @@ class FedPMSettings(Settings):
     forward: Literal["auto", "expected", "sampled"] = setting(
         "auto",
         "the network that a step of a client sees: expected: weights times θ; sampled: weights of a sampled mask, as "
-        "in the paper; auto: expected, but sampled with effort = 'paper' and under privacy",
+        "in the paper; auto: expected, but sampled with effort = 'paper' and with privacy.unit = 'client'",
     )
     ship: Literal["auto", "calibrated", "thresholded", "sampled"] = setting(
         "auto",
@@ -71,6 +74,13 @@ def rule(settings: Mapping[str, Any]) -> str:
 def rate(settings: Mapping[str, Any]) -> float | str:
     """Return the rate of an effort that does not depend on a client's steps, or that it does."""
     return PAPER if settings["fedpm.effort"] == "paper" else "auto"
+
+
+def noisy_rate(settings: Mapping[str, Any]) -> float:
+    """Return the rate of private steps: their noise adds up to the same in a round, however many they are."""
+    from fedpm.training.private import steps_of_round
+
+    return round(NOISY / sqrt(steps_of_round(settings["local.epochs"], settings["privacy.sampling_rate"])), 4)
 
 
 def forward(settings: Mapping[str, Any]) -> str:
@@ -157,13 +167,12 @@ TUNED: Mapping[str, Any] = {
 _PRIVATE = {
     "model.init": "kaiming",
     "local.lr_decay": 1.0,
-    "fedpm.forward": "sampled",
     "aggregation.discount": 0.0,
     "aggregator": rule,
 }
 PRIVATE: Mapping[str, Mapping[str, Any]] = {
-    # lr is the root mean square of a step (benchmarks/private_digits.py); the coder keeps samples random
-    "example": {**_PRIVATE, "local.lr": 0.4, "codec": "shared-randomness"},
-    "client": {**_PRIVATE, "local.lr": 0.1, "codec": "side-information"},
+    "example": {**_PRIVATE, "local.lr": noisy_rate, "fedpm.forward": forward, "codec": "shared-randomness"},
+    # its coder keeps samples random, and they are what protects
+    "client": {**_PRIVATE, "local.lr": 0.1, "fedpm.forward": "sampled", "codec": "side-information"},
 }
 """The same with privacy, by its unit."""
