@@ -19,10 +19,10 @@ help: ## list the targets
 
 setup: $(DEV) ## create .venv and install fedpm and all developer tools into it
 
-run: $(READY) ## train FedPM on the embedded handwritten digits (about 2 minutes on 2 cores)
+run: $(READY) ## train FedPM on the embedded handwritten digits (at most 3 minutes on 2 cores)
 	$(BIN)/fedpm run --preset quickstart
 
-test: $(DEV) ## ruff, mypy --strict and all tests, with branch coverage (about 8 minutes on 2 cores), side by side
+test: $(DEV) ## ruff, mypy --strict and all tests, with branch coverage (4 to 8 minutes on 2 cores), side by side
 	@$(MAKE) --no-print-directory -j 2 check whole
 
 quick: $(DEV) ## the same without tests that train at length, start processes or run Flower (a minute), both at a time
