@@ -1,6 +1,7 @@
 """One contract for every algorithm: what the round loop, checkpoints and engines rely on."""
 
 import math
+import pickle
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -103,6 +104,17 @@ def test_rounds_change_the_network_and_are_the_same_again(settings: dict[str, An
     outputs = [algorithm.module(state, algorithm.final_modes[0])(x) for state in states]
     assert all(torch.isfinite(output).all() for output in outputs)
     assert not torch.equal(outputs[0], outputs[1])
+
+
+@every_variant
+def test_clients_in_another_process_answer_the_same(settings: dict[str, Any], data: Dataset) -> None:
+    made = experiment(data, settings)
+    task = Task(1, made.method.broadcast(made.method.init()).payload)
+    sent = pickle.loads(pickle.dumps(made.clients))  # noqa: S301 - as worker processes get them
+    here, there = (next(iter(Sequential(clients).run(1, [task]))).answer for clients in (made.clients, sent))
+    if not isinstance(made.method, Staged):  # whose keys are fresh each time
+        assert isinstance(here, ClientResult)
+        assert here == there
 
 
 @every_variant

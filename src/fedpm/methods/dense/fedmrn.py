@@ -7,6 +7,7 @@ Clients train for it: each step sees the change through a sampled mask, more and
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -91,11 +92,13 @@ def trainer(given: Ingredients, local: Local, masked: MaskedNoise) -> MaskedNois
     """Return the training that sees changes through the masks."""
     from fedpm.training.masked_noise import MaskedNoiseTrainer
 
-    def noise(rng: Streams) -> Vector:
-        shared = Streams(given.seed).at(rng.round, rng.client)  # as the server draws it, whatever the client's own are
-        return masked.unit(given.network.size, shared) * np.float32(masked.noise)
-
+    noise = partial(_noise, masked, given.network.size, given.seed)
     return MaskedNoiseTrainer(given.network, local, noise, masked.lowest)
+
+
+def _noise(masked: MaskedNoise, size: int, seed: int, rng: Streams) -> Vector:
+    """Return the noise of a client's round as the server draws it, whatever the client's own streams are."""
+    return masked.unit(size, Streams(seed).at(rng.round, rng.client)) * np.float32(masked.noise)
 
 
 register_quantiser(
