@@ -1,3 +1,4 @@
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -76,6 +77,13 @@ def test_the_expected_network_has_the_exact_gradient_of_its_scores(data: Dataset
 def test_a_first_round_may_go_further() -> None:
     local = Local(epochs=3, batch_size=64, lr=None, travel=6.0, most=0.5, first=1.6)
     assert [local.rate(round, 150) for round in (1, 2, 3)] == [0.8, 0.5, 0.5]
+
+
+def test_many_steps_keep_a_least_rate_in_the_first_round_too() -> None:
+    local = Local(epochs=3, batch_size=128, lr=None, travel=6.0, most=0.7, first=1.6, least=0.09, lr_fade=5.0)
+    assert local.rate(1, 5400) == 0.09  # 1.6 · 6/129 is less
+    assert local.rate(6, 5400) == pytest.approx(0.09 / math.sqrt(2))
+    assert local.rate(6, 400) == pytest.approx(6 / 12 / math.sqrt(2))
 
 
 def test_batches_cover_the_shard_once_in_equal_parts() -> None:

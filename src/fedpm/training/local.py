@@ -37,6 +37,7 @@ class Local:
         float_lr: the rate of Adam on parameters that are trained as floats beside the others.
         travel: how far a value can go in a round, at rates that follow from the number of steps and are at ``most`` so.
         first: the factor of the rate in the first round.
+        least: the lowest rate that follows from the number of steps, before it falls with the rounds.
         forward: the network that a step of scores sees: ``"sampled"`` from θ, or ``"expected"``, weights times θ.
         gradient: the straight-through gradient of a sample, ``"theta"`` or ``"identity"``.
         optimiser: of weights.
@@ -55,6 +56,7 @@ class Local:
     travel: float = 1.0
     most: float = 1.0
     first: float = 1.0
+    least: float = 0.0
     forward: str = "sampled"
     gradient: str = "theta"
     optimiser: str = "adam"
@@ -65,9 +67,10 @@ class Local:
 
     def rate(self, round: int, examples: int) -> float:
         """Return the rate of a client with so many examples in a round: lr · lr_decay^(round − 1) / √(1 + …)."""
-        ruled = min(self.most, self.travel / (self.epochs * self.batches(examples)))
         faded = math.sqrt(1 + (round - 1) / self.lr_fade) if self.lr_fade else 1.0
-        start = (ruled if self.lr is None else self.lr) * (self.first if round == 1 else 1.0)
+        ruled = min(self.most, self.travel / (self.epochs * self.batches(examples)))
+        ruled = max(self.least, ruled * (self.first if round == 1 else 1.0))
+        start = ruled if self.lr is None else self.lr
         return start * self.lr_decay ** (round - 1) / faded
 
     def batches(self, examples: int) -> int:

@@ -20,6 +20,8 @@ GIVEN = 3.0
 """What that is divided by over given weights: they are good already, and more costs bytes and teaches no more."""
 MOST = {"rounds": 0.7, "balanced": 0.5, "bits": 0.5}
 """The highest rate: with fewer than ten steps a round, each would jump too far to be corrected by the next."""
+LEAST = {"rounds": 0.09}
+"""The lowest rate: many steps of a round agree less with one another, and each may go further (docs/reproducing.md)."""
 FADE = {"rounds": 5.0, "balanced": 12.0}
 """The rate falls as 1/√(1 + (t − 1)/T): it halves the bits, and the expected network learns no less."""
 FIRST = 1.6
@@ -40,7 +42,7 @@ class FedPMSettings(Settings):
 
     effort: Literal["rounds", "balanced", "bits", "paper"] = setting(
         "rounds",
-        "what local.lr = 'auto' spares: rounds (6/steps, at most 0.7), bits (2/steps), or, where clients lack classes, "
+        "what local.lr = 'auto' spares: rounds (6/steps, from 0.09 to 0.7), bits (2/steps), or, where clients lack classes, "
         "what they forget (balanced: as rounds, with a long memory); steps are a client's in a round. paper: 0.1",
     )
     forward: Literal["auto", "expected", "sampled"] = setting(
@@ -117,7 +119,8 @@ def trainer(given: "Ingredients") -> "ScoreTrainer | PrivateScoreTrainer":
         random = given.network.keep is None
         first = FIRST if random and given.network.init == "half" else 1.0
         travel = TRAVEL[settings.effort] / (1 if random else GIVEN)
-        local = replace(local, travel=travel, most=MOST[settings.effort], first=first)
+        least = LEAST.get(settings.effort, 0.0) if random else 0.0
+        local = replace(local, travel=travel, most=MOST[settings.effort], least=least, first=first)
     if given.private is None:
         return ScoreTrainer(given.network, local)
     return PrivateScoreTrainer(given.network, local, given.private)
