@@ -43,7 +43,8 @@ class FedPMSettings(Settings):
     effort: Literal["rounds", "balanced", "bits", "paper"] = setting(
         "rounds",
         "what local.lr = 'auto' spares: rounds (6/steps, from 0.09 to 0.7), bits (2/steps), or, where clients lack "
-        "classes, what they forget (balanced: as rounds, with a long memory); steps are a client's in a round. paper: 0.1",
+        "classes, what they forget (balanced: as rounds, with a long memory); steps are a client's in a round. paper: "
+        "0.1",
     )
     forward: Literal["auto", "expected", "sampled"] = setting(
         "auto",
