@@ -15,6 +15,8 @@ ROOT = Path(__file__).parents[2]
     ("study", "page", "rounds"),
     [
         ("iid-mnist", "baselines.md", (5, 10, 15, 25)),
+        ("mnist-paper", "reproducing.md", (1, 2, 3, 4, 5)),
+        ("rivals", "baselines.md", (10, 20)),
         ("pretrained-images", "pretrained.md", (2, 5, 10)),
         ("pretrained-text", "pretrained.md", (2, 4, 8)),
     ],
