@@ -20,7 +20,7 @@ def run(runs: int = 12, repeats: int = 3) -> list[Row]:
         out = Path(folder)
         study = out / "short.toml"
         settings = "".join(f'"{key}" = {value!r}\n' for key, value in SETTINGS.items())
-        study.write_text(f'base = "quickstart"\n[settings]\n{settings}')
+        study.write_text(f'title = "Short runs"\nbase = "quickstart"\n[settings]\n{settings}')
 
         def by_study() -> None:
             _fedpm("study", "run", study, "--seeds", runs, "--processes", PROCESSES, "--out", out / str(next(names)))

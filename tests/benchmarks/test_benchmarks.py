@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from benchmarks import drills, memory, norms, secure_sum, server, step
+from benchmarks import drills, memory, norms, secure_sum, server, step, studies
 from benchmarks.__main__ import MEASUREMENTS, SCRIPTS, main
 from benchmarks.experiments import noise_experiment
 from benchmarks.research_code import ResearchNetwork, train_round
@@ -61,6 +61,14 @@ def test_fuzzing_ends_with_its_counts(capsys: pytest.CaptureFixture[str]) -> Non
 def test_norm_statistics_add_a_fifth_to_an_upload_at_most() -> None:
     (row,) = norms.run({"resnet18-slim": (2, 4, 1)})
     assert 1.05 < row["upload / mask"] <= norms.MOST
+
+
+@pytest.mark.slow
+def test_a_study_and_programs_make_the_same_short_runs() -> None:
+    assert [row["case"] for row in studies.run(1, 1)] == [
+        "1 runs, by the processes of a study",
+        "1 runs, by a program each",
+    ]
 
 
 def test_cases_take_turns() -> None:
