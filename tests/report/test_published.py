@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[2]
     [
         ("iid-mnist", "baselines.md", (5, 10, 15, 25)),
         ("mnist-paper", "reproducing.md", (1, 2, 3, 4, 5)),
+        ("iid-cifar10", "reproducing.md", (5, 10, 20)),
         ("rivals", "baselines.md", (10, 20)),
         ("pretrained-images", "pretrained.md", (2, 5, 10)),
         ("pretrained-text", "pretrained.md", (2, 4, 8)),
