@@ -74,16 +74,18 @@ def test_the_expected_network_has_the_exact_gradient_of_its_scores(data: Dataset
     torch.testing.assert_close(found, scores.grad)
 
 
-def test_a_first_round_may_go_further() -> None:
-    local = Local(epochs=3, batch_size=64, lr=None, travel=6.0, most=0.5, first=1.6)
-    assert [local.rate(round, 150) for round in (1, 2, 3)] == [0.8, 0.5, 0.5]
+def test_a_first_round_goes_as_far_as_it_must() -> None:
+    local = Local(epochs=3, batch_size=64, lr=None, travel=2.0, exponent=0.5, most=0.7, first=9.6)
+    assert [local.rate(round, 150) for round in (1, 2)] == pytest.approx([9.6 / 9, 2 / 3])
+    assert local.rate(1, 64) == 1.12, "three steps would have to jump"
+    assert local.rate(1, 1600) == pytest.approx(2 / math.sqrt(75)), "so many steps go further without it"
 
 
-def test_many_steps_keep_a_least_rate_in_the_first_round_too() -> None:
-    local = Local(epochs=3, batch_size=128, lr=None, travel=6.0, most=0.7, first=1.6, least=0.09, lr_fade=5.0)
-    assert local.rate(1, 5400) == 0.09  # 1.6 · 6/129 is less
-    assert local.rate(6, 5400) == pytest.approx(0.09 / math.sqrt(2))
-    assert local.rate(6, 400) == pytest.approx(6 / 12 / math.sqrt(2))
+def test_with_steps_that_differ_the_rate_falls_with_their_root() -> None:
+    local = Local(epochs=3, batch_size=128, lr=None, travel=2.0, exponent=0.5, most=0.7, lr_fade=5.0)
+    assert local.rate(1, 5400) == pytest.approx(2 / math.sqrt(129))
+    assert local.rate(6, 5400) == pytest.approx(2 / math.sqrt(129) / math.sqrt(2))
+    assert local.rate(1, 100) == 0.7
 
 
 def test_batches_cover_the_shard_once_in_equal_parts() -> None:

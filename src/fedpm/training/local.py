@@ -22,6 +22,8 @@ from fedpm.training.task import Task
 from fedpm.wire.theta import Vector
 
 CPU = torch.device("cpu")
+FASTEST = 1.12
+"""The highest rate of a first round by rule: a step that jumps further is not corrected by the next."""
 
 
 @dataclass(frozen=True)
@@ -31,13 +33,12 @@ class Local:
     Args:
         epochs: how often it sees its examples in a round.
         batch_size: the most examples of a step.
-        lr: the rate of a step in the first round; None for ``travel`` over the steps of a round.
+        lr: the rate of a step in the first round; None for ``travel`` over steps^``exponent``, at ``most`` so.
         lr_decay: the factor of the rate, round after round.
         lr_fade: T; the rate falls as 1/√(1 + (round − 1)/T) too, which never stops learning; 0 if it does not.
         float_lr: the rate of Adam on parameters that are trained as floats beside the others.
-        travel: how far a value can go in a round, at rates that follow from the number of steps and are at ``most`` so.
-        first: the factor of the rate in the first round.
-        least: the lowest rate that follows from the number of steps, before it falls with the rounds.
+        travel: how far a value goes in a round whose steps all agree (``exponent`` 1), or none with another (½).
+        first: how far it must be able to go in the first round.
         forward: the network that a step of scores sees: ``"sampled"`` from θ, or ``"expected"``, weights times θ.
         gradient: the straight-through gradient of a sample, ``"theta"`` or ``"identity"``.
         optimiser: of weights.
@@ -55,8 +56,8 @@ class Local:
     float_lr: float = 0.001
     travel: float = 1.0
     most: float = 1.0
-    first: float = 1.0
-    least: float = 0.0
+    exponent: float = 1.0
+    first: float = 0.0
     forward: str = "sampled"
     gradient: str = "theta"
     optimiser: str = "adam"
@@ -68,8 +69,10 @@ class Local:
     def rate(self, round: int, examples: int) -> float:
         """Return the rate of a client with so many examples in a round: lr · lr_decay^(round − 1) / √(1 + …)."""
         faded = math.sqrt(1 + (round - 1) / self.lr_fade) if self.lr_fade else 1.0
-        ruled = min(self.most, self.travel / (self.epochs * self.batches(examples)))
-        ruled = max(self.least, ruled * (self.first if round == 1 else 1.0))
+        steps = self.epochs * self.batches(examples)
+        ruled = min(self.most, self.travel / steps**self.exponent)
+        if round == 1:
+            ruled = max(ruled, min(FASTEST, self.first / steps))
         start = ruled if self.lr is None else self.lr
         return start * self.lr_decay ** (round - 1) / faded
 

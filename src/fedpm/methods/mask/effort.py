@@ -14,18 +14,18 @@ if TYPE_CHECKING:
     from fedpm.training.private import PrivateScoreTrainer
     from fedpm.training.scores import ScoreTrainer
 
-TRAVEL = {"rounds": 6.0, "balanced": 6.0, "bits": 2.0}
-"""How far a score can go in a round. Adam moves one by about its rate a step, so the rate is this over the steps."""
-GIVEN = 3.0
-"""What that is divided by over given weights: they are good already, and more costs bytes and teaches no more."""
+TRAVEL = {"rounds": 2.0, "balanced": 2.0, "bits": 2.0}
+EXPONENT = {"rounds": 0.5, "balanced": 0.5, "bits": 1.0}
+"""The rate is ``TRAVEL`` / steps^``EXPONENT``. Adam moves a score by about its rate a step, and steps do not all agree:
+at a rate of 1/√steps a score that they pull to and fro goes equally far in a round, however many they are."""
+GIVEN = {"rounds": 2.0, "balanced": 2.0, "bits": 2 / 3}
+"""That over given weights, over steps: they are good already, and more costs bytes and teaches no more."""
 MOST = {"rounds": 0.7, "balanced": 0.5, "bits": 0.5}
 """The highest rate: with fewer than ten steps a round, each would jump too far to be corrected by the next."""
-LEAST = {"rounds": 0.09}
-"""The lowest rate: many steps of a round agree less with one another, and each may go further (docs/reproducing.md)."""
+FIRST = {"rounds": 9.6, "balanced": 9.6, "bits": 3.2}
+"""How far a score can go in the first round at least, if θ starts at 0 or 1: it has to cross from its clamp then."""
 FADE = {"rounds": 5.0, "balanced": 12.0}
 """The rate falls as 1/√(1 + (t − 1)/T): it halves the bits, and the expected network learns no less."""
-FIRST = 1.6
-"""The factor of the first round, if θ starts at 0 or 1: a score has to cross the whole way from its clamp then."""
 MEMORY = {"balanced": 0.75, "paper": 0.0}
 """What is kept of earlier masks when a round ends, whoever takes part."""
 PAPER = 0.1
@@ -42,7 +42,7 @@ class FedPMSettings(Settings):
 
     effort: Literal["rounds", "balanced", "bits", "paper"] = setting(
         "rounds",
-        "what local.lr = 'auto' spares: rounds (6/steps, from 0.09 to 0.7), bits (2/steps), or, where clients lack "
+        "what local.lr = 'auto' spares: rounds (2/√steps, at most 0.7), bits (2/steps), or, where clients lack "
         "classes, what they forget (balanced: as rounds, with a long memory); steps are a client's in a round. paper: "
         "0.1",
     )
@@ -117,11 +117,10 @@ def trainer(given: "Ingredients") -> "ScoreTrainer | PrivateScoreTrainer":
     settings = cast(FedPMSettings, given.tables["fedpm"])
     local = replace(given.local, forward=settings.forward)
     if local.lr is None:
-        random = given.network.keep is None
-        first = FIRST if random and given.network.init == "half" else 1.0
-        travel = TRAVEL[settings.effort] / (1 if random else GIVEN)
-        least = LEAST.get(settings.effort, 0.0) if random else 0.0
-        local = replace(local, travel=travel, most=MOST[settings.effort], least=least, first=first)
+        effort, random = settings.effort, given.network.keep is None
+        travel, exponent = (TRAVEL[effort], EXPONENT[effort]) if random else (GIVEN[effort], 1.0)
+        first = FIRST[effort] if random and given.network.init == "half" else 0.0
+        local = replace(local, travel=travel, exponent=exponent, most=MOST[effort], first=first)
     if given.private is None:
         return ScoreTrainer(given.network, local)
     return PrivateScoreTrainer(given.network, local, given.private)
