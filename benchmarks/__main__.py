@@ -37,6 +37,7 @@ SCRIPTS = {
     "flower_traffic": "bytes on the wire beside payload bytes, on a fleet of two SuperNodes",
     "fuzz": "damaged messages and model files, many times over",
     "private_digits": "accuracy against ε on the digits",
+    "rates": "settings of FedPM on training images that nobody trains on",
     "tune": "rates of each algorithm, by validation accuracy on the digits",
 }
 """Modules with a function ``main`` that takes options of its own."""

@@ -14,20 +14,18 @@ if TYPE_CHECKING:
     from fedpm.training.private import PrivateScoreTrainer
     from fedpm.training.scores import ScoreTrainer
 
-TRAVEL = {"rounds": 2.0, "balanced": 2.0, "bits": 2.0}
+TRAVEL = {"rounds": 2.0, "balanced": 1.0, "bits": 2.0}
 EXPONENT = {"rounds": 0.5, "balanced": 0.5, "bits": 1.0}
 """The rate is ``TRAVEL`` / steps^``EXPONENT``. Adam moves a score by about its rate a step, and steps do not all agree:
 at a rate of 1/√steps a score that they pull to and fro goes equally far in a round, however many they are."""
-GIVEN = {"rounds": 2.0, "balanced": 2.0, "bits": 2 / 3}
+GIVEN = {"rounds": 2.0, "balanced": 1.0, "bits": 2 / 3}
 """That over given weights, over steps: they are good already, and more costs bytes and teaches no more."""
 MOST = {"rounds": 0.7, "balanced": 0.5, "bits": 0.5}
 """The highest rate: with fewer than ten steps a round, each would jump too far to be corrected by the next."""
-FIRST = {"rounds": 9.6, "balanced": 9.6, "bits": 3.2}
+FIRST = {"rounds": 9.6, "balanced": 4.8, "bits": 3.2}
 """How far a score can go in the first round at least, if θ starts at 0 or 1: it has to cross from its clamp then."""
 FADE = {"rounds": 5.0, "balanced": 12.0}
 """The rate falls as 1/√(1 + (t − 1)/T): it halves the bits, and the expected network learns no less."""
-MEMORY = {"balanced": 0.75, "paper": 0.0}
-"""What is kept of earlier masks when a round ends, whoever takes part."""
 PAPER = 0.1
 """The paper's rate, whatever the number of steps; it takes 105 to 140 of them in a round."""
 NOISY = 1.2
@@ -42,9 +40,8 @@ class FedPMSettings(Settings):
 
     effort: Literal["rounds", "balanced", "bits", "paper"] = setting(
         "rounds",
-        "what local.lr = 'auto' spares: rounds (2/√steps, at most 0.7), bits (2/steps), or, where clients lack "
-        "classes, what they forget (balanced: as rounds, with a long memory); steps are a client's in a round. paper: "
-        "0.1",
+        "what local.lr = 'auto' spares: rounds (2/√steps, at most 0.7), bits (2/steps) or some of both (balanced: "
+        "1/√steps); steps are a client's in a round. paper: 0.1",
     )
     forward: Literal["auto", "expected", "sampled"] = setting(
         "auto",
@@ -62,7 +59,7 @@ class FedPMSettings(Settings):
 
 def coder(settings: Mapping[str, Any]) -> str:
     """Return the coder that suits an effort: the less is learned in a round, the more relative entropy spares."""
-    return "relative-entropy" if settings["fedpm.effort"] == "bits" else "shared-randomness"
+    return "relative-entropy" if settings["fedpm.effort"] in ("bits", "balanced") else "shared-randomness"
 
 
 def rule(settings: Mapping[str, Any]) -> str:
@@ -92,11 +89,11 @@ def forward(settings: Mapping[str, Any]) -> str:
 
 
 def discount(settings: Mapping[str, Any]) -> float:
-    """Return what is kept of earlier masks: where few clients take part, or each has few classes, a round forgets."""
+    """Return what is kept of earlier masks: where not all clients take part, a round forgets."""
     if settings["aggregation.reset_every"] != "auto":
         return 0.0  # γ was chosen
-    if settings["fedpm.effort"] in MEMORY:
-        return MEMORY[settings["fedpm.effort"]]
+    if settings["fedpm.effort"] == "paper":
+        return 0.0
     return 0.5 if _per_round(settings) < settings["clients.total"] else 0.0
 
 
