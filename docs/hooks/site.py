@@ -23,6 +23,7 @@ COPIES = {
     "reference/benchmarks.md": "benchmarks/README.md",
     "reference/changelog.md": "CHANGELOG.md",
     "reference/contributing.md": "CONTRIBUTING.md",
+    "reference/results.md": "results/README.md",
 }
 """Pages that stand elsewhere in the repository."""
 MADE = ("reference/settings.md", "reference/commands.md", "reference/python.md")
