@@ -10,8 +10,9 @@
 #
 # Ten clients hold handwritten digits. They agree on *which* weights of a random network to keep. No weight is ever sent.
 #
-# `fedpm.run` takes a preset and any settings on top of it. The preset `quickstart` has the data inside the package. Here the network is a smaller one,
-# `conv4-slim`. The `effort` says what to spare: with `"rounds"` each round teaches as much as it can, while the preset's own, `"bits"`, spares bytes.
+# `fedpm.run` takes a preset and any settings on top of it. The preset `quickstart` has the data inside the package. Here the network is a smaller
+# one, `conv4-slim`. The `effort` says what to spare: with `"rounds"` each round teaches as much as it can, while the preset's own, `"bits"`, spares
+# bytes.
 
 # %%
 import fedpm

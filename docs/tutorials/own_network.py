@@ -28,7 +28,8 @@ print(data.classes, data.train.x.shape)
 # ## What becomes of each parameter
 #
 # A parameter is one of three kinds. *Masked*: its values are random and frozen, and the mask says which count. *Trained*: a small part that a mask
-# does not suit, such as the scale of a norm layer; it travels as floats. *Frozen*: it keeps the value it has. `MaskedNetwork` shows what would happen.
+# does not suit, such as the scale of a norm layer; it travels as floats. *Frozen*: it keeps the value it has. `MaskedNetwork` shows what would
+# happen.
 
 # %%
 net = nn.Sequential(
@@ -52,8 +53,8 @@ print("trained", list(network.trained))
 # and set `effort` to `"rounds"`, as here: each round teaches as much as it can. The preset's own effort, `"bits"`, sends about half the bytes and
 # needs more rounds: on this task it is only after six or seven where the second of `"rounds"` is. Go back to it when bytes are what counts.
 #
-# `on_round` sees each round as it ends. With `out="runs/own"` the run would also leave a folder, from which `fedpm.resume("runs/own", net=net, data=data)`
-# goes on if it is killed.
+# `on_round` sees each round as it ends. With `out="runs/own"` the run would also leave a folder, from which `fedpm.resume("runs/own", net=net,
+# data=data)` goes on if it is killed.
 
 # %%
 result = fedpm.run(

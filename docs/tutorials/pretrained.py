@@ -8,8 +8,8 @@
 # %% [markdown]
 # # A pretrained network
 #
-# So far the frozen weights were random. They may also be those of a network that already knows something. A mask over them fine-tunes it: it says which
-# weights to drop. That costs a fraction of a bit for each weight, and the model file holds no weights at all.
+# So far the frozen weights were random. They may also be those of a network that already knows something. A mask over them fine-tunes it: it says
+# which weights to drop. That costs a fraction of a bit for each weight, and the model file holds no weights at all.
 #
 # ## A base
 #
@@ -56,8 +56,8 @@ for values in base[5].parameters():
 # %% [markdown]
 # ## Fine-tune it in a federation
 #
-# `weights="given"` keeps the values that the network has. The head is trained as floats (`trained`); the two layers below are masked. Every weight starts
-# with the chance `model.keep` to stay. The default, 0.98, changes little. 0.9 lets a network that is so far from its new task learn faster.
+# `weights="given"` keeps the values that the network has. The head is trained as floats (`trained`); the two layers below are masked. Every weight
+# starts with the chance `model.keep` to stay. The default, 0.98, changes little. 0.9 lets a network that is so far from its new task learn faster.
 
 # %%
 settings = {

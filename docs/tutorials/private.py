@@ -9,9 +9,8 @@
 # # Privacy
 #
 # A mask is a sample, and a sample hides something. How much, depends on how far one example can move it. With `privacy.unit = "example"`, gradients
-# are clipped and noise is added. Then all that is ever sent tells hardly more about any single example than a number ε allows: the smaller, the less. ε is
-# a budget that you set for the whole run. It needs the extra `privacy`: in your
-# clone, `pip install -c constraints.txt -e '.[privacy]'`.
+# are clipped and noise is added. Then all that is ever sent tells hardly more about any single example than a number ε allows: the smaller, the less.
+# ε is a budget that you set for the whole run. It needs the extra `privacy`: in your clone, `pip install -c constraints.txt -e '.[privacy]'`.
 
 # %%
 from torch import nn
@@ -41,8 +40,8 @@ for record in private(clients=2).rounds:
     print(f"accuracy {record['accuracy']:.3f}, ε spent {record['epsilon']:.2f}")
 
 # %% [markdown]
-# Two clients with some 650 examples each learn most of it: without privacy they reach 0.95. The network is shallow on purpose, with tanh and a norm layer:
-# where the inputs of a layer lie around zero, less is lost to noise.
+# Two clients with some 650 examples each learn most of it: without privacy they reach 0.95. The network is shallow on purpose, with tanh and a norm
+# layer: where the inputs of a layer lie around zero, less is lost to noise.
 #
 # Now the same examples at ten clients, some 130 each:
 

@@ -6,11 +6,10 @@
 False
 """
 
-from importlib import import_module
-from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # as in typing: nothing is imported before fedpm.__main__ can turn Ctrl-C into a sentence
 if TYPE_CHECKING:
+    from typing import Any
+
     from fedpm.config import Config
     from fedpm.config import load as load_config
     from fedpm.data.datasets import Dataset, dataset, load_dataset
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from fedpm.model.weights import load
     from fedpm.training.metrics import metric
 
-__version__ = version("fedpm")
+    __version__: str
 
 _WHERE = {
     "Config": "config:Config",
@@ -75,8 +74,12 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     """Import a public name when it is first used, so that the command line starts without torch."""
+    from importlib import import_module
+
+    if name == "__version__":
+        return import_module("importlib.metadata").version("fedpm")
     if name not in _WHERE:
         raise AttributeError(f"module 'fedpm' has no attribute {name!r}")
     module, _, attribute = _WHERE[name].partition(":")

@@ -11,7 +11,7 @@ def main() -> None:
         command_line()
     except KeyboardInterrupt:
         print("fedpm: interrupted", file=sys.stderr)
-        sys.exit(1)
+        sys.exit(130)
 
 
 if __name__ == "__main__":

@@ -38,6 +38,10 @@ class WireError(FedPMError):
         return type(self), (str(self), self.kind)
 
 
+class StoppedError(FedPMError):
+    """Ctrl-C came; the message says what is left of the work, and how to go on."""
+
+
 class ArtifactError(FedPMError):
     """A model file or a run folder is damaged, missing, or belongs to something else."""
 

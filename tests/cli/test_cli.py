@@ -102,7 +102,7 @@ def test_interrupt_says_how_to_go_on(tmp_path: Path) -> None:
     time.sleep(0.2)  # amid the work of a later round
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=60)
-    assert process.returncode == 1
+    assert process.returncode == 130
     assert stderr.startswith("fedpm: interrupted; nothing that was saved is lost")
     assert stderr.strip().endswith(f"continue with: fedpm run --resume {out}")
     assert len(stderr.splitlines()) == 1

@@ -47,7 +47,7 @@ def test_an_interrupted_study_continues_where_it_stopped(studied: Path, tmp_path
     wait_until((out / "2_eden_seed0" / "config.toml").exists, process)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)  # which ends once the run's own two workers have ended too
-    assert process.returncode == 1
+    assert process.returncode == 130
     assert errors.startswith("fedpm: interrupted; what is done is in")
     assert len(errors.splitlines()) == 1
     assert not (out / "2_eden_seed0" / "summary.json").exists()

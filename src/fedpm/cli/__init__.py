@@ -16,7 +16,10 @@ from fedpm.cli.privacy import app as privacy
 from fedpm.cli.report import report
 from fedpm.cli.run import choices_help, run
 from fedpm.cli.study import app as study
-from fedpm.errors import ConfigError, FedPMError, printable
+from fedpm.errors import ConfigError, FedPMError, StoppedError, printable
+
+_CODES = {ConfigError: 2, StoppedError: 130}
+"""Exit codes of errors, 1 for all others; 130 is what shells have for a program that Ctrl-C ended."""
 
 
 def _version(wanted: bool) -> None:
@@ -84,7 +87,7 @@ def _main() -> None:
         command_line(helping="--help" in sys.argv)(prog_name="fedpm")
     except FedPMError as error:
         print(f"fedpm: {printable(str(error))}", file=sys.stderr)
-        sys.exit(2 if isinstance(error, ConfigError) else 1)
+        sys.exit(next((code for kind, code in _CODES.items() if isinstance(error, kind)), 1))
     except OSError as error:
         sentence = f"fedpm: {error.strerror or error}: {error.filename or 'while writing'}"
         print(printable(sentence), file=sys.stderr)

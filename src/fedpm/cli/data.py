@@ -13,7 +13,7 @@ from rich.table import Column, Table
 from fedpm.cli.options import Client, Label, complete_data
 from fedpm.cli.parsing import Group
 from fedpm.cli.progress import fetch_progress
-from fedpm.errors import ConfigError, DataError, choices, printable, require
+from fedpm.errors import ConfigError, StoppedError, choices, printable, require
 
 if TYPE_CHECKING:
     from fedpm.data.datasets import Dataset, Shard
@@ -64,7 +64,7 @@ def get(name: Name, data_dir: DataDir = None) -> None:
         with fetch_progress(console) as show:
             location = fetch(name, data_dir, report=show)
     except KeyboardInterrupt:
-        raise DataError(f"interrupted; go on with: fedpm data get {name}") from None
+        raise StoppedError(f"interrupted; go on with: fedpm data get {name}") from None
     console.print(f"{SPECS[name].title}: the official files, verified, are in {location.path}")
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
-from fedpm.errors import ConfigError, FedPMError, choices
+from fedpm.errors import ConfigError, StoppedError, choices
 
 MEANT = {
     "train": "run",
@@ -31,7 +31,7 @@ class Group(TyperGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            raise FedPMError("interrupted") from None
+            raise StoppedError("interrupted") from None
 
     def _near(self, word: str, commands: list[str]) -> str:
         """Return what commands there are, the likeliest meant first: by its spelling, or by what it does."""

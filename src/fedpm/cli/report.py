@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from fedpm.errors import FedPMError, require
+from fedpm.errors import StoppedError, require
 
 console = Console(highlight=False, markup=False, soft_wrap=True)
 
@@ -28,7 +28,7 @@ def report(
     try:
         page = write(folders, folder, only or ())
     except KeyboardInterrupt:
-        raise FedPMError(f"interrupted; {folder} is not complete, and the same command makes it anew") from None
+        raise StoppedError(f"interrupted; {folder} is not complete, and the same command makes it anew") from None
     console.print(f"page      {page}\nbeside it figures as PNG, SVG and PDF, tables as CSV and LaTeX")
     if open_:
         webbrowser.open(page.resolve().as_uri())

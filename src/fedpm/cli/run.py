@@ -15,7 +15,7 @@ from rich.console import Console
 from fedpm import config as configs
 from fedpm.cli.options import Overrides, Preset
 from fedpm.config.explain import PARTS
-from fedpm.errors import ConfigError, FedPMError
+from fedpm.errors import ConfigError, FedPMError, StoppedError
 from fedpm.experiment.record import byte_size, headline
 
 if TYPE_CHECKING:
@@ -90,9 +90,10 @@ def _watched(folder: Path, start: Callable[[], Result]) -> None:
     try:
         result = start()
     except KeyboardInterrupt:
-        raise FedPMError(f"interrupted{_remedy(folder)}") from None
+        raise StoppedError(f"interrupted{_remedy(folder, 'the same command starts it')}") from None
     except OSError as error:
-        raise FedPMError(f"{folder}: {error.strerror or error}{_remedy(folder)}") from None
+        remedy = _remedy(folder, "mend that, or choose another --out, and start again")
+        raise FedPMError(f"{folder}: {error.strerror or error}{remedy}") from None
     summary = result.summary
     ratio = summary["parameters"] * 4 / summary["model_bytes"]
     mask = "" if summary["mode"] == "weights" else " mask"
@@ -136,8 +137,8 @@ def _privacy(summary: Summary) -> str:
     )
 
 
-def _remedy(folder: Path) -> str:
-    """Return how to go on after a run ended early; before its folder was begun there is nothing to resume."""
+def _remedy(folder: Path, anew: str) -> str:
+    """Return how to go on after a run ended early, ``anew`` if its folder was not begun: there is nothing to resume."""
     if not (folder / "config.toml").is_file():
-        return "; nothing was begun: mend that, or choose another --out, and start again"
+        return f"; nothing was begun: {anew}"
     return f"; nothing that was saved is lost, continue with: fedpm run --resume {folder}"

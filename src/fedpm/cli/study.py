@@ -14,7 +14,7 @@ from rich.table import Table
 from fedpm.cli.options import Overrides, complete_study
 from fedpm.cli.parsing import Group, SettingsCommand
 from fedpm.cli.progress import study_progress
-from fedpm.errors import FedPMError
+from fedpm.errors import FedPMError, StoppedError
 
 if TYPE_CHECKING:
     from fedpm.study.definition import Study
@@ -78,7 +78,7 @@ def run(
         with study_progress([one.config.rounds for one in runs], console) as show:
             failures = run_all(runs, folder, count, show)
     except KeyboardInterrupt:
-        raise FedPMError(f"interrupted; what is done is in {folder}, and the same command continues") from None
+        raise StoppedError(f"interrupted; what is done is in {folder}, and the same command continues") from None
     if len(failures) < len(runs):
         head, rows = overview(collect([folder])[0])
         table = Table(*head, box=None, pad_edge=False)

@@ -95,7 +95,7 @@ class Dataset:
         if not self.columns or not columns:
             return self
         made = {
-            part: replace(shard, x=in_order(self.name, shard.x, self.columns, columns, whose))
+            part: replace(shard, x=in_order(self.called, shard.x, self.columns, columns, whose))
             for part in _PARTS
             if (shard := getattr(self, part, None)) is not None
         }

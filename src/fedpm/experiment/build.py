@@ -110,14 +110,15 @@ def build(
     loss: str | Loss | None = None,
     metrics: Sequence[Any] | None = None,
     remote: bool = False,
+    columns: Sequence[str] = (),
 ) -> Experiment:
     """Make an experiment; a network, data, loss or metrics of your own replace those that the configuration names.
 
     If ``remote``, the data are what one place holds, and are not split: all training examples are those of the
-    client that runs here, or those that a server chooses on.
+    client that runs here, or those that a server chooses on. A table is ordered by ``columns``, those of the server.
     """
     check_given(config, net, data)
-    dataset = data or load(config.data)
+    dataset = (data or load(config.data)).ordered(columns, "the server")
     wanted = metrics or ([] if config.task.metrics == "auto" else config.task.metrics)
     task, called, judged = task_of(loss or config.task.loss, wanted, labelled=dataset.labelled, labels=dataset.train.y)
     dataset = dataset.as_numbers() if called in NUMBERS else dataset

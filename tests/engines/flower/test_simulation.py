@@ -80,7 +80,7 @@ def test_the_simulation_keeps_to_this_machine_and_ends_cleanly_when_told_to(inte
     assert interrupted.addresses, "Ray's processes talk to each other"
     assert not [str(address) for address in interrupted.addresses if not address.is_loopback]
     assert not [line for line in interrupted.processes if "dashboard.py" in line or "monitor.py" in line]
-    assert interrupted.code == 1
+    assert interrupted.code == 130
     lines = interrupted.errors.splitlines()
     assert [line for line in lines if not line.endswith("clients are connected; waiting for more")] == [
         "fedpm: interrupted; nothing that was saved is lost, continue with: fedpm run --resume "

@@ -10,7 +10,7 @@ from flwr.serverapp import Grid
 from fedpm.engines.base import Clients, Fault, Reply, Task
 from fedpm.engines.flower import Limits, messages, replies
 from fedpm.engines.flower.doorbell import Doorbell, NoBell
-from fedpm.engines.flower.node import Request
+from fedpm.engines.flower.node import Request, mark_of
 from fedpm.errors import EngineError
 from fedpm.methods.base import ClientResult
 
@@ -41,7 +41,8 @@ class Pending:
 class Fleet:
     """Runs the clients of the nodes that a Flower Grid reaches. Messages are known by Flower's ids of them.
 
-    ``owned`` gives the clients that a node may answer for; without it a node's own word is taken.
+    ``owned`` gives the clients that a node may answer for; without it a node's own word is taken. ``columns`` are those
+    of the server's table, by which nodes order theirs.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Fleet:
         limits: Limits,
         *,
         total: int,
+        columns: Sequence[str] = (),
         owned: Callable[[int], Sequence[int]] | None = None,
         pause: float = 0.25,
         bell: Doorbell | None = None,
@@ -58,6 +60,7 @@ class Fleet:
     ) -> None:
         self._grid, self._clients, self._limits, self._total = grid, clients, limits, total
         self._owned, self._pause, self._say = owned, pause, say
+        self._columns, self._mark = tuple(columns), mark_of(columns)
         self._hosted: dict[int, list[int]] = {}  # the clients of each node
         self._queries: dict[str, int] = {}  # the nodes that were asked for theirs
         self._overdue: dict[str, Pending] = {}  # broadcasts of earlier rounds
@@ -113,14 +116,17 @@ class Fleet:
     def _send(self, pending: Pending) -> dict[str, Pending]:
         """Send a client its broadcast, the full one if its node does not hold what the brief one builds on.
 
-        It is returned by the id of its message; there is none if the node has just gone.
+        Names of columns go with it to a node that may not know them. It is returned by the id of its message; there is
+        none if the node has just gone.
         """
         task, deadline = pending.task, self._limits.deadline
         broadcast = task.broadcast
-        unknown = self._last_node.get(task.client) != pending.node
-        if pending.full or (task.memory and unknown):
+        unknown = pending.full or self._last_node.get(task.client) != pending.node
+        if task.memory and unknown:
             broadcast = self._clients.method.remember(task.broadcast, pending.round, task.memory)
-        request = Request(task.client, pending.round, deadline, broadcast, task.stage, task.score)
+        columns = self._columns if unknown else ()
+        asked = (task.client, pending.round, deadline, broadcast, task.stage, task.score)
+        request = Request(*asked, mark=self._mark, columns=columns)
         message = messages.write_request(request, pending.node, deadline + _AFTERLIFE)
         return {name: replace(pending, sent=pending.sent + len(broadcast)) for name in self._push(message)}
 

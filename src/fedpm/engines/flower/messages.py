@@ -31,13 +31,15 @@ def write_query(node: int, ttl: float) -> Message:
 
 def write_request(request: Request, node: int, ttl: float) -> Message:
     """Return the message that gives a client its broadcast."""
-    return Message(_question(**vars(request)), node, "train", ttl=ttl, group_id=str(request.round))
+    values = {**vars(request), "columns": list(request.columns)}
+    return Message(_question(**values), node, "train", ttl=ttl, group_id=str(request.round))
 
 
 def read_request(message: Message) -> Request:
     """Return what the server asks for."""
     values: Any = message.content[RECORD]
-    return Request(**{field.name: values[field.name] for field in fields(Request)})
+    read = {field.name: values[field.name] for field in fields(Request)}
+    return Request(**{**read, "columns": tuple(read["columns"])})
 
 
 def write_answer(message: Message, answer: Answer) -> Message:
@@ -70,11 +72,13 @@ def recall(context: Context) -> Memory:
         return Memory()
     kept = {name: value for name, value in record.items() if isinstance(value, bytes)}
     waiting = {int(name.removeprefix(_WAITING)): value for name, value in kept.items() if name.startswith(_WAITING)}
-    return Memory({int(name): value for name, value in kept.items() if not name.startswith(_WAITING)}, waiting)
+    broadcasts = {int(name): value for name, value in kept.items() if not name.startswith(_WAITING)}
+    columns: Any = record.get("columns", [])
+    return Memory(broadcasts, waiting, tuple(columns))
 
 
 def remember(context: Context, memory: Memory) -> None:
     """Keep what a node will need in the next stage or round."""
     kept: dict[str, Any] = {str(round): broadcast for round, broadcast in memory.broadcasts.items()}
     kept |= {f"{_WAITING}{client}": held for client, held in memory.waiting.items()}
-    context.state[RECORD] = ConfigRecord({"run": str(context.run_id), **kept})
+    context.state[RECORD] = ConfigRecord({"run": str(context.run_id), "columns": list(memory.columns), **kept})

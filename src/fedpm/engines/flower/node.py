@@ -5,8 +5,10 @@ Nothing here imports Flower, or torch before there is work: a node starts a proc
 
 from __future__ import annotations
 
+import hashlib
+import json
 import pickle
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -21,18 +23,21 @@ if TYPE_CHECKING:
 class Memory:
     """What a node keeps: the last two rounds' broadcasts, by round, as its clients may be a round apart.
 
-    ``waiting`` are those of its clients that are between two stages of a round, pickled.
+    ``waiting`` are those of its clients that are between two stages of a round, pickled, and ``columns`` the names of
+    the server's, in their order, if its data are a table.
     """
 
     broadcasts: Mapping[int, bytes] = field(default_factory=dict)
     waiting: Mapping[int, bytes] = field(default_factory=dict)
+    columns: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Request:
     """A broadcast for one client, or in a later stage the next message, and the seconds that it has to answer.
 
-    If ``score``, the client scores what it is sent, and does not train.
+    If ``score``, the client scores what it is sent, and does not train. ``mark`` stands for the server's columns, whose
+    names are sent only to nodes that may not know them.
     """
 
     client: int
@@ -41,6 +46,8 @@ class Request:
     broadcast: bytes
     stage: int = 0
     score: bool = False
+    mark: str = ""
+    columns: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -51,6 +58,11 @@ class Answer:
     metrics: dict[str, float] = field(default_factory=dict)
     fault: str = ""
     reason: str = ""
+
+
+def mark_of(columns: Sequence[str]) -> str:
+    """Return what tells columns of a table, in their order, from others; nothing if there are none."""
+    return hashlib.blake2b(json.dumps([*columns]).encode(), digest_size=8).hexdigest() if columns else ""
 
 
 def hosted_clients(partition: int, partitions: int, total: int) -> list[int]:
@@ -73,7 +85,8 @@ def answer(clients: Clients, request: Request, memory: Memory) -> tuple[Answer, 
     latest = clients.method.remember(request.broadcast, request.round, before)
     previous = {last: before} if before else {}  # for other clients of this node in this round
     broadcasts = {**previous, request.round: latest} if latest else {}
-    return Answer(result.payload, result.metrics), Memory(broadcasts, _waiting(memory, request.client, result))
+    waiting = _waiting(memory, request.client, result)
+    return Answer(result.payload, result.metrics), replace(memory, broadcasts=broadcasts, waiting=waiting)
 
 
 def proceed(request: Request, memory: Memory) -> tuple[Answer, Memory]:
@@ -83,7 +96,7 @@ def proceed(request: Request, memory: Memory) -> tuple[Answer, Memory]:
         reason = f"its node holds nothing of the stages before {request.stage}: it was started anew"
         return Answer(fault="error", reason=reason), memory
     client: Waiting = pickle.loads(held)  # noqa: S301 - of this node's own memory
-    gone = Memory(memory.broadcasts, _waiting(memory, request.client))  # also where it fails: a stage is tried once
+    gone = replace(memory, waiting=_waiting(memory, request.client))  # also where it fails: a stage is tried once
     try:
         result = client.answer(request.broadcast)
     except WireError as error:

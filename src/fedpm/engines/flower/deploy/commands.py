@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from fedpm.engines.flower.deploy.preloaded import preloaded
 from fedpm.engines.flower.environment import quiet, require_flower
-from fedpm.errors import ConfigError, EngineError
+from fedpm.errors import ConfigError, EngineError, StoppedError
 from fedpm.processes import supervise
 
 _QUESTIONS = {"-h", "--help", "-V", "--version"}
@@ -74,7 +74,7 @@ def run(app: Path, superlink: str | None, overrides: list[str]) -> None:
         status, details = _end_of(number, link)
     except KeyboardInterrupt:
         stop = " ".join(["fedpm flower flwr stop", number, *link])
-        raise EngineError(f"no longer watching run {number}, which goes on; to end it: {stop}") from None
+        raise StoppedError(f"no longer watching run {number}, which goes on; to end it: {stop}") from None
     if status != "finished:completed":
         raise EngineError(f"run {number} ended as {status}: {details or 'no reason is given; see the log'}")
     print(f"run {number} completed", flush=True)

@@ -38,7 +38,9 @@ def main(grid: Grid, context: Context) -> None:
         owned = owned_clients(how.clients)
         if owned is None:
             _say("no node is bound to its clients (fedpm flower register): which clients a node hosts is its own word")
-        return Fleet(grid, experiment.clients, limits, total=how.clients, owned=owned, bell=bell, say=_say)
+        columns = experiment.dataset.columns
+        about: dict[str, Any] = {"total": how.clients, "columns": columns, "owned": owned}
+        return Fleet(grid, experiment.clients, limits, **about, bell=bell, say=_say)
 
     show = _show(settings.config.rounds)
     options: dict[str, Any] = {**settings.hooks(None), "on_round": show, "progress": False, "start": start}

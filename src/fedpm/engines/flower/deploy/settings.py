@@ -1,6 +1,6 @@
 """What an app folder's run config says: all keys of an experiment, and what stands under ``app``."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ from fedpm.config import Config, nested, parse
 from fedpm.data.datasets import Dataset
 from fedpm.data.federation import Federation
 from fedpm.data.ondemand import OnDemand
-from fedpm.errors import ConfigError
+from fedpm.errors import ConfigError, DataError
 from fedpm.experiment.build import Experiment, build
 from fedpm.training.task import imported
 
@@ -38,9 +38,15 @@ class AppSettings:
             raise ConfigError(f"app = {app}: should give out (the run folder), and may give network and data")
         return cls(of_fleet(parse({**tables, "engine": "flower"})), **app)
 
-    def build(self, client: int | None) -> Experiment:
-        """Make the experiment of one place: a client, or the server (None)."""
-        return build(self.config, **self.hooks(client))
+    def build(self, client: int | None, columns: Sequence[str] = ()) -> Experiment:
+        """Make the experiment of one place: a client, whose table is ordered by the server's, or the server (None)."""
+        made = build(self.config, **self.hooks(client), columns=columns)
+        if client is not None and made.dataset.columns and not columns:
+            raise DataError(
+                f"{made.dataset.called}: a table, and the server's data are none, so that places may differ unnoticed "
+                "in the order of their columns; give the server a table with the same columns, or give arrays here"
+            )
+        return made
 
     def hooks(self, client: int | None) -> dict[str, Any]:
         """Return network and data of the user's own, as ``build`` takes them."""

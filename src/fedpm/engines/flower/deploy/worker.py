@@ -7,9 +7,10 @@ import os
 import pickle
 import sys
 import traceback
+from dataclasses import replace
 from typing import Any
 
-from fedpm.engines.flower.node import Answer, Memory, Request, answer, proceed
+from fedpm.engines.flower.node import Answer, Memory, Request, answer, mark_of, proceed
 from fedpm.processes import end_with_parent
 
 
@@ -34,8 +35,11 @@ def answered(
         from fedpm.engines.flower.deploy.identity import signing
         from fedpm.engines.flower.deploy.settings import AppSettings
 
-        experiment = AppSettings.read(run, node).build(request.client)
-        return answer(signing(experiment.clients, node), request, memory)
+        columns = request.columns or memory.columns
+        if mark_of(columns) != request.mark:
+            return Answer(fault="lacks", reason="its node does not know the names of the server's columns"), memory
+        experiment = AppSettings.read(run, node).build(request.client, columns)
+        return answer(signing(experiment.clients, node), request, replace(memory, columns=columns))
     except Exception as error:
         traceback.print_exc()
         return Answer(fault="error", reason=f"{type(error).__name__}: {error}"), memory
