@@ -329,7 +329,7 @@ def test_images_lie_in_folders_of_clients_and_classes(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"client oslo: .*wide.png is uint8 of shape \(1, 8, 9\), and the first"):
         np.asarray(folder(tmp_path).train.x)
     Image.fromarray(np.full((8, 8), 40_000, np.uint16)).save(tmp_path / "oslo" / "dog" / "wide.png")
-    with pytest.raises(DataError, match=r"wide.png has more than 8 bits a pixel \(I;16\); save it with 8 bits"):
+    with pytest.raises(DataError, match=r"wide.png has more than 8 bits a pixel \(I(;16)?\); save it with 8 bits"):
         np.asarray(folder(tmp_path).train.x)
     (tmp_path / "oslo" / "dog" / "wide.png").write_bytes(b"no image")
     with pytest.raises(DataError, match=r"client oslo: .*wide.png cannot be read as an image"):

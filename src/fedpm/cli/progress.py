@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from fedpm.experiment.progress import columns
+from fedpm.experiment.progress import columns, drawn
 
 if TYPE_CHECKING:
     from fedpm.study.runner import Event
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def study_progress(rounds: list[int], console: Console) -> Iterator[Callable[[Event], None]]:
     """Show how many rounds of how many runs are done, and the time left; gives what takes each event."""
     ended, last = 0, dict[str, int]()
-    with Progress(*columns("rounds", console), console=console, disable=not console.is_terminal) as bar:
+    with drawn(Progress(*columns("rounds", console), console=console, disable=not console.is_terminal)) as bar:
         task = bar.add_task("", total=sum(rounds), figures=f"run 0 of {len(rounds)}")
 
         def show(event: Event) -> None:
@@ -49,7 +49,7 @@ def fetch_progress(console: Console) -> Iterator[Callable[[str, int, int | None]
     """Show what is being fetched and how much of it is here; gives what takes (name, bytes done, bytes in all)."""
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     tasks: dict[str, TaskID] = {}
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+    with drawn(Progress(*columns, console=console, disable=not console.is_terminal)) as bar:
 
         def show(what: str, done: int, total: int | None) -> None:
             if what not in tasks:

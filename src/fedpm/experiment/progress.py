@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
 
 from rich.console import Console
@@ -42,6 +42,13 @@ def columns(unit: str, console: Console) -> tuple[ProgressColumn, ...]:
 
 
 @contextmanager
+def drawn(bar: Progress) -> Iterator[Progress]:
+    """Draw a bar, unless it is disabled: older versions of rich end one of these with an empty line."""
+    with nullcontext() if bar.disable else bar:
+        yield bar
+
+
+@contextmanager
 def round_progress(
     rounds: int, *, done: int = 0, wanted: bool | None = None, console: Console | None = None, about: str = ""
 ) -> Iterator[Observer]:
@@ -56,7 +63,7 @@ def round_progress(
     if about:
         console.print(about, markup=False, highlight=False, soft_wrap=True)
     live = console.is_terminal or (console.is_jupyter and find_spec("ipywidgets") is not None)
-    with Progress(*columns("round", console), console=console, disable=not live) as bar:
+    with drawn(Progress(*columns("round", console), console=console, disable=not live)) as bar:
         task = bar.add_task("", total=rounds, completed=done, figures="starting")
 
         def show(record: RoundRecord) -> None:
