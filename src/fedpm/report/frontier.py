@@ -2,6 +2,7 @@
 
 from statistics import mean
 
+from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
 from fedpm.report.curves import Drawn, laid_out
@@ -22,14 +23,23 @@ def frontier(collection: Collection) -> Drawn | None:
         axes.set_xscale("log")
         axes.set(xlabel="MB, all clients, both ways", ylabel="rounds")
         axes.margins(0.12)
-        for place, (name, (rounds, spent)) in enumerate(points.items()):
-            axes.plot(spent, rounds, "o", color=colour(name, place))
-            axes.annotate(name, (spent, rounds), xytext=(5, 4), textcoords="offset points", color=colour(name, place))
+        _draw(axes, points)
         axes.yaxis.set_major_locator(MaxNLocator(integer=True))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.xaxis.set_minor_formatter(NullFormatter())
     text = "Means over seeds, of what reaches the goal with every seed. Left and down is better."
     return Drawn("frontier", "Rounds and bytes until a goal", text, figure)
+
+
+def _draw(axes: Axes, points: dict[str, tuple[float, float]]) -> None:
+    """Draw points with their names, which stand to the left of a point that is near the right edge."""
+    least, most = min(spent for _, spent in points.values()), max(spent for _, spent in points.values())
+    for place, (name, (rounds, spent)) in enumerate(points.items()):
+        side, shift = ("right", -5) if len(points) > 1 and spent > least * (most / least) ** 0.8 else ("left", 5)
+        axes.plot(spent, rounds, "o", color=colour(name, place))
+        axes.annotate(
+            name, (spent, rounds), xytext=(shift, 4), textcoords="offset points", ha=side, color=colour(name, place)
+        )
 
 
 def _points(collection: Collection, goal: float) -> dict[str, tuple[float, float]]:
