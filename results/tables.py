@@ -35,7 +35,8 @@ def accuracies(collection: Collection, rounds: tuple[int, ...]) -> tuple[list[st
 
 def tables() -> str:
     """Return all tables: of each study, accuracy by rounds, then bits and bytes."""
-    lines = [START.strip(), "", "Written by `python results/tables.py`. Accuracy after so many rounds, then what it took."]
+    words = "Written by `python results/tables.py`. Accuracy after so many rounds, then what it took."
+    lines = [START.strip(), "", words]
     for study in sorted(path.parent.name for path in HERE.glob("*/study.toml")):
         (collection,) = collect([HERE / study])
         lines += ["", f"### {study}"]

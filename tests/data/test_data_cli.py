@@ -200,7 +200,7 @@ def test_all_faults_of_the_data_section_come_at_once() -> None:
     assert str(caught.value).splitlines() == [
         "data.name = 'folder' needs data.path (the folder with your arrays)",
         "data.split = 'classes' needs data.classes_per_client (2 and 4 in the paper)",
-        "data.alpha = 0.5 belongs to data.split = 'dirichlet', but it is 'classes'",
+        "data.alpha = 0.5 belongs to data.split = 'dirichlet', but it is 'classes': set that too, or leave this out",
     ]
 
 

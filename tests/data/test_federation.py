@@ -310,7 +310,7 @@ def test_a_pandas_table_is_a_table(tmp_path: Path) -> None:
     assert np.array_equal(made.train.x, read.train.x)
     assert np.array_equal(made.train.y, read.train.y)
     frame["ward"] = "west"
-    with pytest.raises(DataError, match="client oslo: column 'ward' holds 'west'; inputs should be numbers"):
+    with pytest.raises(DataError, match="client oslo: column 'ward' holds 'west' in row 0, counted from 0; inputs"):
         fedpm.federation(frame)
     frame["label"] = frame["label"].where(frame.index != 4)
     with pytest.raises(DataError, match="client oslo: label 2 is nan, and others are words; fill it, or leave it out"):

@@ -23,7 +23,7 @@ def test_tables_of_a_page_hold_rows_of_the_results(page: str, tables: int) -> No
     heads = [number for number in heads if lines[number + 1].startswith("|--")]
     assert len(heads) >= tables
     for head in heads:
-        rows = [line for line in lines[head + 2 : lines.index("", head)]]
+        rows = lines[head + 2 : lines.index("", head)]
         assert [row for row in rows if row not in published] == []
 
 

@@ -20,7 +20,7 @@ from fedpm.experiment.record import best_round, headline
 from fedpm.training.evaluation import evaluate
 from fedpm.training.losses import LOSSES, cross_entropy
 from fedpm.training.metrics import METRICS, metric
-from fedpm.training.task import Task, task_of
+from fedpm.training.task import Task, imported, task_of
 from tests.small import small_config, small_net
 
 FEW = {"rounds": 4, "local": {"epochs": 3}, "data": {"train_examples": 300}, "clients": {"total": 2}}
@@ -327,3 +327,21 @@ def test_torchmetrics_say_themselves_what_is_better(data: Dataset) -> None:
     assert metric(torchmetrics.MeanSquaredError()).lower
     with pytest.raises(ConfigError, match="does not say whether more is better"):
         metric(torchmetrics.SumMetric())
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("./net.py:make", "./net is a path, and should be a name that Python imports, such as net:make; go to"),
+        ("../net:make", "../net is a path"),
+        (".net:make", ".net is a path"),
+        ("broken_on_purpose:make", r"can be imported (ZeroDivisionError('division by zero'))"),
+    ],
+)
+def test_a_function_that_cannot_be_imported_is_one_sentence(
+    name: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_on_purpose.py").write_text("1 / 0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match=re.escape(sentence)):
+        imported("--net", name)

@@ -204,7 +204,7 @@ def _network(net: str | None, model: Model | Weights) -> nn.Module | None:
     try:
         made = made if isinstance(made, nn.Module) else made()
     except Exception as error:  # of the user's own
-        raise ConfigError(f"--net {net}: cannot be called without arguments ({error})") from None
+        raise ConfigError(f"--net {net}: should make the network when called without arguments ({error!r})") from None
     if not isinstance(made, nn.Module):
         raise ConfigError(f"--net {net}: gave a {type(made).__name__}; it should give an nn.Module")
     return made

@@ -56,7 +56,8 @@ class DataConfig(Settings):
             if chosen == choice and value is None:
                 faults.append(f"data.{owner} = {choice!r} needs data.{key} ({example})")
             elif chosen != choice and value is not None:
-                faults.append(f"data.{key} = {value!r} belongs to data.{owner} = {choice!r}, but it is {chosen!r}")
+                there = f"but it is {chosen!r}: set that too, or leave this out"
+                faults.append(f"data.{key} = {value!r} belongs to data.{owner} = {choice!r}, {there}")
         for key in ("test", "label", "client"):
             if self.path is None and getattr(self, key) is not None:
                 faults.append(f"data.{key} = {getattr(self, key)!r} belongs to data.path, and there is none")

@@ -39,7 +39,7 @@ def column(where: str, table: Table, name: str, what: str) -> npt.NDArray[Any]:
     if name not in table:
         raise DataError(
             f"{where}: there is no column {name!r}; {choices(name, tuple(table))}; say which is the {what}, "
-            f"{what}='…' in Python, data.{what} in settings"
+            f"{what}='…' in Python, data.{what} in settings, --{what} of a command"
         )
     return table[name]
 
@@ -105,9 +105,10 @@ def _numbers(where: str, name: str, values: npt.NDArray[Any]) -> npt.NDArray[np.
     try:
         return values.astype(np.float32)
     except (ValueError, TypeError):
-        wrong = next(value for value in values.tolist() if not _is_number(value))
+        row, wrong = next((row, value) for row, value in enumerate(values.tolist()) if not _is_number(value))
         raise DataError(
-            f"{where}: column {name!r} holds {wrong!r}; inputs should be numbers, so encode or leave out this column"
+            f"{where}: column {name!r} holds {wrong!r} in row {row}, counted from 0; inputs should be numbers, with a "
+            "point before decimals: mend the cell, or encode or leave out this column"
         ) from None
 
 

@@ -60,10 +60,11 @@ def spare_outputs(network: MaskedNetwork, dataset: Dataset) -> str:
     classes, outputs = len(dataset.classes), _outputs(network, dataset).shape[1]
     if outputs == classes:
         return ""
+    spare = f"scores {classes} to {outputs - 1} stand" if outputs > classes + 1 else f"score {classes} stands"
     return (
-        f"the network gives {outputs} scores, and {dataset.called} have {classes} classes: scores {classes} to "
-        f"{outputs - 1} stand for none; let its last layer give {classes}, or, if data of the others will come, name "
-        f"all {outputs}: fedpm.dataset(…, classes=(…))"
+        f"the network gives {outputs} scores, and {dataset.called} have {classes} classes: {spare} for none; let its "
+        f"last layer give {classes}, or, if data of the others will come, name all {outputs}: "
+        "fedpm.dataset(…, classes=(…))"
     )
 
 

@@ -101,7 +101,13 @@ def imported(key: str, name: str, known: tuple[str, ...] = ()) -> Any:
             f"{choices(name, known)}, or MODULE:FUNCTION" if known else "should be MODULE:FUNCTION, such as net:make"
         )
         raise ConfigError(f"{key} = {name!r}: {among}")
+    module = module.removesuffix(".py")
+    if not all(part.isidentifier() for part in module.split(".")):
+        raise ConfigError(
+            f"{key} = {name!r}: {module} is a path, and should be a name that Python imports, such as net:make; go to "
+            "the folder of the file first"
+        )
     try:
-        return getattr(importlib.import_module(module.removesuffix(".py")), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"{key} = {name!r}: should be MODULE:FUNCTION that can be imported ({error})") from None
+        return getattr(importlib.import_module(module), attribute)
+    except Exception as error:  # of the user's own, while it is imported
+        raise ConfigError(f"{key} = {name!r}: should be MODULE:FUNCTION that can be imported ({error!r})") from None
