@@ -15,7 +15,7 @@ def test_the_tables_of_the_results_are_those_of_their_runs() -> None:
     assert (ROOT / "results/README.md").read_text() == written(), "run python results/tables.py"
 
 
-@pytest.mark.parametrize(("page", "tables"), [("baselines.md", 6), ("reproducing.md", 6), ("pretrained.md", 4)])
+@pytest.mark.parametrize(("page", "tables"), [("baselines.md", 6), ("reproducing.md", 8), ("pretrained.md", 4)])
 def test_tables_of_a_page_hold_rows_of_the_results(page: str, tables: int) -> None:
     published = set((ROOT / "results/README.md").read_text().splitlines())
     lines = (ROOT / "docs" / page).read_text().splitlines()
