@@ -53,7 +53,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "small": _SMALL,
     "two-classes": {
         **_SMALL,
-        "fedpm.effort": "balanced",
+        "aggregation.discount": 0.75,
         "local.logit_adjustment": 0.3,
         "data.split": "classes",
         "data.classes_per_client": 2,
