@@ -18,6 +18,7 @@ ROUNDS = {
     "mnist-paper": (1, 2, 3, 4, 5),
     "pretrained-images": (2, 5, 10),
     "pretrained-text": (2, 4, 8),
+    "resnet18-cifar100": (2, 5, 10),
     "rivals": (10, 20),
     "table1": (5, 10, 25),
 }
