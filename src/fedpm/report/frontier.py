@@ -35,7 +35,7 @@ def _draw(axes: Axes, points: dict[str, tuple[float, float]]) -> None:
     """Draw points with their names, which stand to the left of a point that is near the right edge."""
     least, most = min(spent for _, spent in points.values()), max(spent for _, spent in points.values())
     for place, (name, (rounds, spent)) in enumerate(points.items()):
-        side, shift = ("right", -5) if len(points) > 1 and spent > least * (most / least) ** 0.8 else ("left", 5)
+        side, shift = ("right", -5) if spent > least * (most / least) ** 0.8 else ("left", 5)
         axes.plot(spent, rounds, "o", color=colour(name, place))
         axes.annotate(
             name, (spent, rounds), xytext=(shift, 4), textcoords="offset points", ha=side, color=colour(name, place)

@@ -37,7 +37,8 @@ class Local:
         lr_decay: the factor of the rate, round after round.
         lr_fade: T; the rate falls as 1/√(1 + (round − 1)/T) too, which never stops learning; 0 if it does not.
         float_lr: the rate of Adam on parameters that are trained as floats beside the others.
-        travel: how far a value goes in a round whose steps all agree (``exponent`` 1), or none with another (½).
+        travel: how far a value goes in a round at the ruled rate: if all steps agree with ``exponent`` 1, if they pull
+            to and fro with ½.
         first: how far it must be able to go in the first round.
         forward: the network that a step of scores sees: ``"sampled"`` from θ, or ``"expected"``, weights times θ.
         gradient: the straight-through gradient of a sample, ``"theta"`` or ``"identity"``.
