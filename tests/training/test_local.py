@@ -40,6 +40,18 @@ def test_optimisers_are_those_of_torch(name: str, theirs: Callable[..., torch.op
     assert not torch.equal(one[1], start[1])
 
 
+def test_the_rate_rises_over_a_share_of_the_steps() -> None:
+    value = torch.zeros(1, requires_grad=True)
+    local = Local(epochs=3, batch_size=64, lr=1.0, lr_warmup=0.25, optimiser="sgd")
+    optimiser = local.optimiser_of([value], round=1, examples=150)  # nine steps
+    places = []
+    for _ in range(5):
+        value.grad = -torch.ones(1)
+        optimiser.step()
+        places.append(value.item())
+    assert places == pytest.approx([1 / 3, 1, 2, 3, 4])
+
+
 @pytest.mark.parametrize("gradient", ["theta", "identity"])
 def test_straight_through_gradient_follows_its_definition(gradient: str) -> None:
     network = MaskedNetwork(nn.Linear(9, 5))

@@ -154,6 +154,13 @@ class LocalConfig(Settings):
         "auto",
         "T: the rate also falls as 1/√(1 + (t − 1)/T) in round t; 0: it does not; auto: as tuned for the algorithm",
     )
+    lr_warmup: float = setting(
+        0.0,
+        "share of a client's steps in a round over which the rate rises to its height, for Adam begins each round "
+        "anew; 0.25 learns more in the first rounds (docs/start.md)",
+        ge=0,
+        le=1,
+    )
     float_lr: float = setting(
         0.001, "rate of Adam on parameters that are trained as floats, such as the scales of norm layers", gt=0
     )

@@ -48,6 +48,7 @@ def method_of(
                 lr=None if config.local.lr == "auto" else config.local.lr,
                 lr_decay=float(config.local.lr_decay),
                 lr_fade=float(config.local.lr_fade),
+                lr_warmup=config.local.lr_warmup,
                 float_lr=config.local.float_lr,
                 gradient=config.local.gradient,
                 task=task,

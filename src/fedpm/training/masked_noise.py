@@ -78,8 +78,7 @@ class MaskedNoiseTrainer:
         how = self.local
         noise = torch.from_numpy(self.noise(rng)).to(how.device)
         masked = MaskedChange(self.network, torch.tensor(start, device=how.device), noise, self.lowest)
-        optimiser = Optimiser(how.optimiser, masked.changes.values(), how.rate(rng.round, len(shard)))
-        count = how.epochs * how.batches(len(shard))
-        steps = _MaskedSteps(masked, Noise(rng, "local masks", how.device), count, optimiser)
+        optimiser = how.optimiser_of(masked.changes.values(), rng.round, len(shard))
+        steps = _MaskedSteps(masked, Noise(rng, "local masks", how.device), how.steps(len(shard)), optimiser)
         stats, figures = fit(self.network, steps, stats=stats, shard=shard, rng=rng, how=how)
         return Trained(start + masked.change.cpu().numpy(), stats, figures)

@@ -16,14 +16,17 @@ class _RankedSteps:
     """Steps of Adam on the scores, each with the frozen weights that these keep; the gradient goes straight through."""
 
     def __init__(
-        self, network: MaskedNetwork, scores: torch.Tensor, frozen: torch.Tensor, kept: list[int], rate: float
+        self,
+        network: MaskedNetwork,
+        scores: dict[str, torch.Tensor],
+        frozen: torch.Tensor,
+        kept: list[int],
+        optimiser: Optimiser,
     ) -> None:
-        self._kept = kept
+        self._kept, self._optimiser, self.scores = kept, optimiser, scores
         self._frozen = network.views(frozen)
         self._seen = network.views(torch.empty_like(frozen))
-        self.scores = network.views(scores)
         self.weights = {name: view.detach().requires_grad_() for name, view in self._seen.items()}
-        self._optimiser = Optimiser("adam", self.scores.values(), rate)  # fresh: clients keep no state
 
     def prepare(self) -> None:
         """Fill the weights with those that are kept."""
@@ -57,7 +60,8 @@ class RankTrainer:
         """Train on one client's examples; the values are scores."""
         how = self.local
         scores = torch.tensor(start, device=how.device)
-        rate = how.rate(rng.round, len(shard))
-        steps = _RankedSteps(self.network, scores, frozen.to(how.device), self.kept, rate)
+        views = self.network.views(scores)
+        optimiser = how.optimiser_of(views.values(), rng.round, len(shard))
+        steps = _RankedSteps(self.network, views, frozen.to(how.device), self.kept, optimiser)
         stats, figures = fit(self.network, steps, stats=stats, shard=shard, rng=rng, how=how)
         return Trained(scores.cpu().numpy(), stats, figures)

@@ -87,9 +87,8 @@ def mask_sampler(sampled: SampledWeights, size: int, rng: Streams, how: Local) -
 class _ScoreSteps:
     """Steps of Adam on the scores, each on weights that ``prepare`` makes of them."""
 
-    def __init__(self, sampled: SampledWeights, prepare: Callable[[], None], rate: float) -> None:
-        self._sampled, self._prepare = sampled, prepare
-        self._optimiser = Optimiser("adam", sampled.scores.values(), rate)  # fresh: clients keep no state
+    def __init__(self, sampled: SampledWeights, prepare: Callable[[], None], optimiser: Optimiser) -> None:
+        self._sampled, self._prepare, self._optimiser = sampled, prepare, optimiser
         self.weights = sampled.weights
 
     def prepare(self) -> None:
@@ -122,7 +121,8 @@ class ScoreTrainer:
         prepare = mask_sampler(sampled, self.network.size, rng, how)
         if self.threshold:
             prepare = partial(sampled.sample, torch.tensor(0.5, device=how.device))
-        steps = _ScoreSteps(sampled, prepare, how.rate(rng.round, len(shard)))
+        optimiser = how.optimiser_of(sampled.scores.values(), rng.round, len(shard))
+        steps = _ScoreSteps(sampled, prepare, optimiser)
         stats, figures = fit(self.network, steps, stats=stats, shard=shard, rng=rng, how=how)
         trained = sampled.theta()
         if self.threshold and not np.isnan(trained).any():

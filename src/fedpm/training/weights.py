@@ -41,6 +41,6 @@ class WeightTrainer:
         how = self.local
         flat = torch.tensor(start, device=how.device)
         weights = {name: view.detach().requires_grad_() for name, view in self.network.views(flat).items()}
-        optimiser = Optimiser(how.optimiser, weights.values(), how.rate(rng.round, len(shard)))
+        optimiser = how.optimiser_of(weights.values(), rng.round, len(shard))
         stats, figures = fit(self.network, _WeightSteps(weights, optimiser), stats=stats, shard=shard, rng=rng, how=how)
         return Trained(flat.cpu().numpy(), stats, figures)
