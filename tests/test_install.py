@@ -85,7 +85,10 @@ def test_a_command_names_the_extra_that_it_needs(
     monkeypatch.setitem(sys.modules, "matplotlib", None)  # as if it were not installed
     done = fedpm(*arguments, cwd=tmp_path)
     assert (done.code, done.stdout) == (2, "")
-    assert done.stderr == f"fedpm: {what} needs matplotlib: pip install 'fedpm[report]'\n"
+    assert (
+        done.stderr
+        == f"fedpm: {what} needs matplotlib: pip install 'fedpm[report]', in a clone pip install -e '.[report]'\n"
+    )
 
 
 def test_running_installs_no_developer_tools() -> None:

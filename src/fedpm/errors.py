@@ -62,7 +62,9 @@ class EngineError(FedPMError):
 def require(extra: str, what: str, package: str) -> None:
     """Raise ConfigError if a package is missing that an extra of this one brings."""
     if find_spec(package) is None:
-        raise ConfigError(f"{what} needs {package}: pip install 'fedpm[{extra}]'")
+        raise ConfigError(
+            f"{what} needs {package}: pip install 'fedpm[{extra}]', in a clone pip install -e '.[{extra}]'"
+        )
 
 
 def choices(name: str, known: Collection[str]) -> str:

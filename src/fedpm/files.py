@@ -3,13 +3,29 @@
 import os
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from difflib import get_close_matches
 from pathlib import Path
 
 from fedpm.errors import ArtifactError, WriteError
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
 _MORE = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+
+
+def absent(path: Path) -> str:
+    """Return the sentence on a path at which nothing lies, with what may be meant."""
+    near: list[str] = []
+    with suppress(OSError):
+        near = get_close_matches(path.name, [file.name for file in path.parent.iterdir()], n=1)
+    return "there is no such file or folder" + (f"; did you mean {path.parent / near[0]}?" if near else "")
+
+
+def unreadable(path: Path | str, error: OSError) -> str:
+    """Return the sentence on a file that cannot be read."""
+    if isinstance(error, FileNotFoundError):
+        return f"{path}: {absent(Path(path))}"
+    return f"{path}: cannot read this file ({error.strerror or error})"
 
 
 @contextmanager

@@ -94,15 +94,16 @@ def test_kill_nine_and_resume_end_in_the_same_model(undisturbed: Path, tmp_path:
 
 
 @pytest.mark.slow
-def test_interrupt_says_how_to_go_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_interrupt_says_how_to_go_on(number: signal.Signals, code: int, tmp_path: Path) -> None:
     out = tmp_path / "interrupted"
     command = [FEDPM, "run", *QUICK, "--set", "rounds=5000", "--workers", "1", "--out", str(out)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     wait_until((out / "rounds.jsonl").exists, process)
     time.sleep(0.2)  # amid the work of a later round
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, stderr = process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert process.returncode == code
     assert stderr.startswith("fedpm: interrupted; nothing that was saved is lost")
     assert stderr.strip().endswith(f"continue with: fedpm run --resume {out}")
     assert len(stderr.splitlines()) == 1
@@ -156,8 +157,8 @@ def test_all_config_errors_at_once_and_exit_code_two() -> None:
     [
         (["run", "--preset", "x"], 2, "no such preset"),
         (["run", "--preset", "quickstart", "--config", "c.toml"], 2, "give only one"),
-        (["run", "--resume", "nowhere"], 1, "nowhere is not a run folder, for it does not exist: give that of a run"),
-        (["run", "--resume", "."], 1, "not a run folder, for it has no config.toml"),
+        (["run", "--resume", "nowhere"], 1, "nowhere: there is no such file or folder; give that of a run"),
+        (["run", "--resume", "."], 1, "holds no config.toml, so it is not a run folder"),
         (
             ["run", "--set", "data.name=own"],
             2,
@@ -168,11 +169,11 @@ def test_all_config_errors_at_once_and_exit_code_two() -> None:
         (["run", "--device", "cuda:77"], 2, "device = 'cuda:77'"),
         (["run", "--workers", "none"], 2, "workers = 'none'"),
         (["run", "--out", "/dev/null/x"], 1, "Not a directory; nothing was begun"),
-        (["model", "inspect", "missing.fedpm"], 1, "cannot read this file"),
+        (["model", "inspect", "missing.fedpm"], 1, "missing.fedpm: there is no such file or folder"),
         (["model", "export", "missing.fedpm"], 2, "give one of --onnx OUT and --torch OUT"),
         (["study", "run", "nonsense"], 2, "there is no such study; there are: coders, effort"),
         (["study", "run", "iid-digits", "--set", "rounds=0"], 2, "rounds = 0"),
-        (["report", "nowhere"], 1, "nowhere: neither a run folder nor a study's"),
+        (["report", "nowhere"], 1, "nowhere: there is no such file or folder; give what fedpm run or study run wrote"),
     ],
 )
 def test_wrong_usage_is_one_clear_sentence(arguments: list[str], code: int, words: str, tmp_path: Path) -> None:

@@ -55,6 +55,8 @@ def test_a_key_given_as_an_option_is_shown_with_set(words: str, sentence: str) -
         ("run --set rounds =5", "--set rounds =5: should be one word, KEY=VALUE: --set rounds=5"),
         ("run --set rounds= 5", "--set rounds= 5: should be one word, KEY=VALUE: --set rounds=5"),
         ("run --set rounds=5 workers=1", "workers=1: settings are given with --set: --set workers=1"),
+        ("run --set local..epochs=3", "--set local..epochs=3: a dot too many; did you mean local.epochs=3?"),
+        ("run --set .rounds=1", "--set .rounds=1: a dot too many; did you mean rounds=1?"),
         ("run quickstart", "quickstart: a preset is named with --preset: --preset quickstart"),
         (
             "run --out x mnist",

@@ -14,8 +14,9 @@ from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import TensorDataset
 
 import fedpm
-from fedpm.data.datasets import Dataset, folder
+from fedpm.data.datasets import Dataset
 from fedpm.data.lazy import Lazy
+from fedpm.data.paths import of_path
 from fedpm.engines.flower.deploy.settings import AppSettings
 from fedpm.errors import ConfigError, DataError
 from tests.command import Command, cli
@@ -233,7 +234,7 @@ def spoilt(value: float) -> Array:
         (Counted(spoilt(np.inf), Y), "client oslo: input 7 holds NaN or infinite"),
         (Counted(X[:0], Y[:0]), "client oslo: 0 examples"),
         (None, "client oslo: a NoneType holds no examples"),
-        ("nowhere.csv", "client oslo: nowhere.csv: cannot read this file (No such file or directory)"),
+        ("nowhere.csv", "client oslo: nowhere.csv: there is no such file or folder"),
         ("nowhere.npz", "client oslo: nowhere.npz: there is no such file"),
         ("nowhere", "client oslo: nowhere is neither"),
         ((X, Y * 10**12), "client oslo: a label is 2000000000000; labels should be integers from 0, one a class"),
@@ -320,38 +321,38 @@ def test_a_pandas_table_is_a_table(tmp_path: Path) -> None:
 def test_images_lie_in_folders_of_clients_and_classes(tmp_path: Path) -> None:
     for name in ("oslo", "bergen", "test"):
         write_images(tmp_path / name)
-    made = folder(tmp_path)
+    made = of_path(tmp_path)
     assert isinstance(made, fedpm.Federation)
     assert (made.clients, made.classes, made.input_shape) == (("bergen", "oslo"), ("cat", "dog"), (1, 8, 8))
     assert np.asarray(made.train.x)[[0, 6], 0, 0, 0].tolist() == [10, 200]
     assert len(made.test) == 12
     Image.new("L", (9, 8)).save(tmp_path / "oslo" / "dog" / "wide.png")
     with pytest.raises(DataError, match=r"client oslo: .*wide.png is uint8 of shape \(1, 8, 9\), and the first"):
-        np.asarray(folder(tmp_path).train.x)
+        np.asarray(of_path(tmp_path).train.x)
     Image.fromarray(np.full((8, 8), 40_000, np.uint16)).save(tmp_path / "oslo" / "dog" / "wide.png")
     with pytest.raises(DataError, match=r"wide.png has more than 8 bits a pixel \(I(;16)?\); save it with 8 bits"):
-        np.asarray(folder(tmp_path).train.x)
+        np.asarray(of_path(tmp_path).train.x)
     (tmp_path / "oslo" / "dog" / "wide.png").write_bytes(b"no image")
     with pytest.raises(DataError, match=r"client oslo: .*wide.png cannot be read as an image"):
-        np.asarray(folder(tmp_path).train.x)
+        np.asarray(of_path(tmp_path).train.x)
     write_images(tmp_path / "narvik", size=9)
     with pytest.raises(DataError, match=r"client narvik: an input is uint8 of shape \(1, 9, 9\), and at client bergen"):
-        folder(tmp_path)
+        of_path(tmp_path)
 
 
 def test_files_that_name_no_clients_are_a_data_set_to_split(tmp_path: Path) -> None:
-    for made in (folder(write_images(tmp_path / "images", count=10)), folder(write_table(tmp_path / "table.csv"))):
+    for made in (of_path(write_images(tmp_path / "images", count=10)), of_path(write_table(tmp_path / "table.csv"))):
         assert type(made) is Dataset
         assert len(made.test) * 9 == len(made.train)
     write_images(tmp_path / "images" / "test")
     with pytest.raises(DataError, match="and a folder test; put the others into client folders"):
-        folder(tmp_path / "images")
+        of_path(tmp_path / "images")
 
 
 def test_images_without_folders_are_told_where_to_lie(tmp_path: Path) -> None:
     write_images(tmp_path / "all")
     loose = tmp_path / "all" / "cat"
-    for where, read in (("data.path", lambda: folder(loose)), ("client 0", lambda: fedpm.federation([loose]))):
+    for where, read in (("data.path", lambda: of_path(loose)), ("client 0", lambda: fedpm.federation([loose]))):
         with pytest.raises(DataError, match=rf"{where}: .*cat holds 0.png and no folder .*: class/\*.png, for several"):
             read()
 
@@ -368,13 +369,13 @@ def test_what_is_given_in_place_of_data_is_told_what_to_give(tmp_path: Path) -> 
 def test_an_array_names_the_client_of_each_example(tmp_path: Path) -> None:
     owners = np.array([7, 3])[np.arange(30) % 2]
     np.savez(tmp_path / "all.npz", train_x=X, train_y=Y, test_x=X, test_y=Y, client=owners)
-    made = folder(tmp_path)
+    made = of_path(tmp_path)
     assert isinstance(made, fedpm.Federation)
     assert made.clients == ("7", "3")
     assert np.array_equal(made.train.take(made.parts()[1]).x, X[1::2])
     np.savez(tmp_path / "all.npz", train_x=X, train_y=Y, test_x=X, test_y=Y, client=owners[:9])
     with pytest.raises(DataError, match=r"30 inputs, 30 labels and clients of shape \(9,\)"):
-        folder(tmp_path)
+        of_path(tmp_path)
 
 
 def test_the_command_line_takes_clients_as_given(cli: Command, tmp_path: Path) -> None:
@@ -401,7 +402,8 @@ def test_the_command_line_takes_clients_as_given(cli: Command, tmp_path: Path) -
     assert (
         "trained on data of your own; say where they are with --data PATH" in cli("model", "eval", "alone.fedpm").stderr
     )
-    assert "nowhere.csv: there is no such file" in cli("run", *given, "--set", "data.path=nowhere.csv").stderr
+    missing = cli("run", *given, "--set", "data.path=nowhere.csv").stderr
+    assert "data.path = 'nowhere.csv': there is no such file" in missing
     shown = cli("data", "show", "images", "--split", "given")
     assert "client oslo: 18 = cat:" in shown.stdout, shown.stdout + shown.stderr
     refused = cli("run", "--set", "data.split=given", "--out", "other")

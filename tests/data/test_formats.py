@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpm.data.catalog import SPECS
-from fedpm.data.datasets import DATASETS, folder
+from fedpm.data.datasets import DATASETS
 from fedpm.data.formats import read_cifar, read_idx
+from fedpm.data.paths import of_path
 from fedpm.errors import DataError
 from tests.data.conftest import SHARED, cifar_files, gzipped, idx, idx_files, needs_shared, write
 
@@ -167,7 +168,7 @@ def test_own_folder_loads(kind: str, tmp_path: Path) -> None:
         for name, array in arrays.items():
             np.save(tmp_path / f"{name}.npy", array)
     (tmp_path / "classes.txt").write_text("red\ngreen\nblue\n")
-    data = folder(tmp_path)
+    data = of_path(tmp_path)
     assert np.array_equal(data.train.x, arrays["train_x"])
     assert np.array_equal(data.test.y, arrays["test_y"])
     assert data.classes == ("red", "green", "blue")
@@ -178,7 +179,7 @@ def test_own_folder_never_loads_objects(tmp_path: Path) -> None:
         np.save(tmp_path / f"{name}.npy", array)
     np.save(tmp_path / "train_y.npy", np.array([object()] * 20), allow_pickle=True)
     with pytest.raises(DataError, match=r"train_y.npy: not readable as arrays of numbers"):
-        folder(tmp_path)
+        of_path(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -202,16 +203,16 @@ def test_own_folder_faults(change: Callable[[Path], object], message: str, tmp_p
         np.save(tmp_path / f"{name}.npy", array)
     change(tmp_path)
     with pytest.raises(DataError, match=message):
-        folder(tmp_path)
+        of_path(tmp_path)
 
 
 def test_own_npz_that_is_cut_is_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "all.npz", allow_pickle=False, **own_arrays())
     (tmp_path / "all.npz").write_bytes((tmp_path / "all.npz").read_bytes()[:-200])
     with pytest.raises(DataError, match=r"all.npz: not readable as arrays"):
-        folder(tmp_path)
+        of_path(tmp_path)
 
 
 def test_own_folder_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no such folder"):
-        folder(tmp_path / "nowhere")
+    with pytest.raises(DataError, match=r"^data.path = '.*nowhere': there is no such file or folder$"):
+        of_path(tmp_path / "nowhere")

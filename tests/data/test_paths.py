@@ -81,7 +81,8 @@ def test_names_of_columns_belong_to_a_table(tmp_path: Path) -> None:
     np.savez(tmp_path / "all.npz", train_x=X, train_y=WORDS, test_x=X, test_y=WORDS)
     for setting, sentence in (
         ("data.label=y", "data.label = 'y': names a column, and"),
-        ("data.test=t.csv", "data.test = 't.csv': .* holds test_x and test_y already"),
+        (f"data.test={tmp_path / 'all.npz'}", "data.test = '.*all.npz': .* holds test_x and test_y already"),
+        (f"data.test={tmp_path / 'al.npz'}", "al.npz': there is no such file or folder; did you mean .*all.npz[?]$"),
     ):
         with pytest.raises(DataError, match=sentence):
             loaded(tmp_path, setting)

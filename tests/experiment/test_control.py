@@ -106,7 +106,7 @@ def test_the_table_of_data_is_settings_too(tmp_path: Path) -> None:
         ({"stop": {"patience": 0}}, "stop.patience = 0: should be greater than 0"),
         ({"keep": "first"}, "keep = 'first': should be 'last' or 'best'"),
         ({"config": "quickstrat"}, "quickstrat: there is no such preset; did you mean quickstart?"),
-        ({"config": "missing.toml"}, "missing.toml: cannot read this file"),
+        ({"config": "missing.toml"}, "missing.toml: there is no such file or folder"),
         ({"rounds": {"x": 1}, "config": {"rounds": 2}}, "rounds.x = 1: rounds is a single value"),
     ],
 )

@@ -137,7 +137,7 @@ def test_a_logger_that_is_not_here_names_its_extra(
 ) -> None:
     monkeypatch.setitem(sys.modules, name, None)
     given: dict[str, Any] = {"net": small_net(), "data": data, name: True}
-    with pytest.raises(ConfigError, match=rf"^{name} = true needs {name}: pip install 'fedpm\[{name}\]'$"):
+    with pytest.raises(ConfigError, match=rf"^{name} = true needs {name}: pip install 'fedpm\[{name}\]', in a clone"):
         fedpm.run(short_config(), out=tmp_path / "run", **given)
     assert not (tmp_path / "run").exists()
 

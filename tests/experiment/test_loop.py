@@ -222,8 +222,15 @@ def test_resume_refuses_what_does_not_belong(tmp_path: Path, data: Dataset) -> N
     fedpm.run(small_config(rounds=1), net=small_net(), data=data, out=out)
     with pytest.raises(ConfigError, match=r"data\.name = 'own'.*\n.*model\.name = 'own'"):
         fedpm.resume(out)
-    with pytest.raises(ArtifactError, match="another network or other data"):
-        fedpm.resume(out, net=nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), data=data)
+    other_net = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    others = fedpm.dataset(*((part.x[:300], part.y[:300]) for part in (data.train, data.test)))
+    for net, given, what in (
+        (other_net, data, "another network"),
+        (small_net(), others, "other data"),
+        (other_net, others, "another network and other data"),
+    ):
+        with pytest.raises(ArtifactError, match=f"this run was started with {what}: give what it began with, or start"):
+            fedpm.resume(out, net=net, data=given)
     wide = fedpm.dataset(*((np.zeros((300, 9), np.float32), part.y[:300]) for part in (data.train, data.test)))
     with pytest.raises(ArtifactError, match=r"other data; give those \(the network cannot take an input of your data"):
         fedpm.resume(out, net=small_net(), data=wide)

@@ -69,11 +69,20 @@ def test_one_class_alone_and_classes_with_gaps_are_told() -> None:
         (
             1 + Y % 2,
             nn.Linear(4, 3),
-            "labels of your data go up to 2, and 1 of these 3 classes have no examples: number",
+            "labels of your data go up to 2, and 1 of these 3 classes has no examples: number",
         ),
     ):
         (sentence,) = told(fedpm.dataset((X, labels), (X, labels)), net)
         assert sentence.startswith(words)
+
+
+def test_a_word_that_labels_one_example_of_many_is_told() -> None:
+    words = np.array(["ant", "bee", "cat"])[Y]
+    words[7] = "bea"
+    (sentence,) = told(fedpm.dataset((X, words), (X, np.array(["ant", "bee", "cat"])[Y])), nn.Linear(4, 4))
+    assert sentence == (
+        "one example of 120 in all of your data is of the class 'bea': if 'bee' is meant, correct it, or leave it out"
+    )
 
 
 def test_classes_that_are_tested_and_trained_by_nobody_are_told() -> None:
@@ -108,7 +117,7 @@ def test_clients_that_a_table_names_and_a_split_leaves_out_of_account_are_told(t
     done = command("run", *words, *small, "--out", "dealt", cwd=tmp_path)
     assert done.code == 0
     assert done.stderr == (
-        "fedpm: table says which of 2 clients has which example, and data.split = 'iid' deals them anew: set "
+        "fedpm: warning: table says which of 2 clients has which example, and data.split = 'iid' deals them anew: set "
         "data.split=given to leave each client its own\n"
     )
     assert not command("run", *words, *small, "--set", "data.split=given", "--out", "own", cwd=tmp_path).stderr

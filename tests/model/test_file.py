@@ -4,6 +4,7 @@ import struct
 import subprocess
 import sys
 import zlib
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import torch
 from torch import nn
 
 import fedpm
-from fedpm.cli.model import _check_classes
+from fedpm.cli.scored import _check_classes
 from fedpm.data.datasets import Dataset, Shard, to_input
 from fedpm.errors import ArtifactError, ConfigError
 from fedpm.model.export import to_onnx
@@ -164,7 +165,7 @@ def test_frozen_values_come_from_the_file() -> None:
 
 
 def test_another_network_is_refused_with_the_first_difference(small_run: tuple[Path, fedpm.Result]) -> None:
-    with pytest.raises(ArtifactError, match=r"it has '1.weight 32×64 .*' where that has '1.weight 10×64"):
+    with pytest.raises(ArtifactError, match=r"the model has '1.weight 32×64 .*', and the network '1.weight 10×64"):
         small_run[1].file.module(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)))
     with pytest.raises(ArtifactError, match="net=YourNetwork"):
         small_run[1].file.module()
@@ -180,7 +181,7 @@ def test_damage_is_noticed(small_run: tuple[Path, fedpm.Result], tmp_path: Path)
     for length in range(0, len(data), 11):
         with pytest.raises(ArtifactError):
             Model.from_bytes(data[:length])
-    with pytest.raises(ArtifactError, match="cannot read this file"):
+    with pytest.raises(ArtifactError, match="there is no such file or folder"):
         fedpm.load(tmp_path / "missing.fedpm")
 
 
@@ -277,8 +278,8 @@ def test_data_of_other_classes_are_not_scored(small_run: tuple[Path, fedpm.Resul
         data = ["--data", str(tmp_path / f"{name}.npz"), "--net", "tests.small:small_net"]
         told[name] = fedpm_command("model", "eval", small_run[0], *data)
     assert told["words"].stderr == (
-        "fedpm: the classes of words are sick, well, and those of the model 0, 1, 2, 3, 4, 5, 6, 7, 8, 9; give data "
-        "with the model's classes, in that order\n"
+        "fedpm: the classes of words are sick, well, and those of the model 0, 1, 2, 3, 4, 5, 6, 7, 8, 9: 'sick' is "
+        "none of them; give data with the model's classes, in that order\n"
     )
     assert told["numbers"].code == 0, told["numbers"].stderr
 
@@ -330,6 +331,9 @@ def test_a_model_of_numbered_classes_is_scored_on_as_many_named_ones() -> None:
     for known in (list("0123456789"), ["well", "sick"]):
         with pytest.raises(ConfigError, match="give data with the model's classes, in that order"):
             _check_classes(known, named_classes(2))
+    numbered = replace(named_classes(2), classes=("0", "1"))
+    with pytest.warns(UserWarning, match="^labels of animals are numbers, and count as 0 well, 1 sick$"):
+        _check_classes(["well", "sick"], numbered)
 
 
 def named_classes(count: int) -> Dataset:

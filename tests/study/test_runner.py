@@ -33,7 +33,7 @@ def test_every_run_leaves_a_folder_and_nothing_is_done_twice(studied: Path) -> N
 
 
 def test_a_folder_of_another_study_is_refused(studied: Path) -> None:
-    with pytest.raises(ArtifactError, match="holds a study with other settings"):
+    with pytest.raises(ArtifactError, match=r"holds a study with other settings \(rounds = 9 instead of 2\): choose"):
         prepare(studied, load(str(studied.parent / "small.toml"), None, ["rounds=9"]))
     with pytest.raises(ArtifactError, match="exists and holds no study"):
         prepare(studied / NAMES[0], load("iid-digits"))

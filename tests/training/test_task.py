@@ -219,7 +219,7 @@ MISFITS: list[tuple[dict[str, Any], Callable[[np.ndarray[Any, Any]], Any], int, 
     ),
     ({"loss": "mze"}, lambda y: y, 10, "task.loss = 'mze': did you mean mse? There are: cross-entropy"),
     ({"loss": 3}, lambda y: y, 10, "loss = 3: should be a function of output and target, or a name"),
-    ({"loss": "nowhere:loss"}, lambda y: y, 10, "task.loss = 'nowhere:loss': should be MODULE:FUNCTION that can"),
+    ({"loss": "nowhere:loss"}, lambda y: y, 10, "task.loss = 'nowhere:loss': there is no module nowhere here"),
     ({"metrics": [3]}, lambda y: y, 10, "metrics: 3 is neither a function"),
     ({"metrics": [wrong, wrong]}, lambda y: y, 10, "metrics wrong, wrong: two have one name"),
     ({"metrics": lambda o, t: o}, lambda y: y, 10, "metric '<lambda>' gave a tensor of shape (359, 10); it should"),
@@ -335,13 +335,22 @@ def test_torchmetrics_say_themselves_what_is_better(data: Dataset) -> None:
         ("./net.py:make", "./net is a path, and should be a name that Python imports, such as net:make; go to"),
         ("../net:make", "../net is a path"),
         (".net:make", ".net is a path"),
-        ("broken_on_purpose:make", r"can be imported (ZeroDivisionError('division by zero'))"),
+        (
+            "broken_on_purpose:make",
+            "fails while it is imported (ZeroDivisionError('division by zero'), broken_on_purpose.py, line 1); mend it",
+        ),
+        ("unwritten_on_purpose:make", "(SyntaxError('invalid syntax'), unwritten_on_purpose.py, line 2); mend it"),
+        ("lacking_on_purpose:make", "lacking_on_purpose fails while it is imported (ModuleNotFoundError"),
+        ("nowhere_on_purpose:make", "there is no module nowhere_on_purpose here, nor is one installed; go to the"),
+        ("math:copy", "math has no 'copy'; did you mean copysign? There are: "),
     ],
 )
 def test_a_function_that_cannot_be_imported_is_one_sentence(
     name: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "broken_on_purpose.py").write_text("1 / 0\n")
+    (tmp_path / "unwritten_on_purpose.py").write_text("\nx = 1 +\n")
+    (tmp_path / "lacking_on_purpose.py").write_text("import nowhere_on_purpose\n")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ConfigError, match=re.escape(sentence)):
         imported("--net", name)

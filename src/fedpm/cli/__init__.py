@@ -1,9 +1,11 @@
 """The command line. Torch is imported only by commands that compute."""
 
+import signal
 import sys
 import warnings
 from importlib.metadata import version
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, TextIO
 
 import typer
@@ -19,7 +21,7 @@ from fedpm.cli.study import app as study
 from fedpm.errors import ConfigError, FedPMError, StoppedError, printable
 
 _CODES = {ConfigError: 2, StoppedError: 130}
-"""Exit codes of errors, 1 for all others; 130 is what shells have for a program that Ctrl-C ended."""
+"""Exit codes of errors, 1 for all others; 130 is what shells have for a program that Ctrl-C ended, 143 for SIGTERM."""
 
 
 def _version(wanted: bool) -> None:
@@ -68,7 +70,7 @@ def _tell(
     """Show a warning of this package as a sentence: the line of code from which it came says nothing to a user."""
     own = Path(filename).is_relative_to(Path(__file__).parent.parent)
     text = (
-        f"fedpm: {printable(str(message))}\n"
+        f"fedpm: warning: {printable(str(message))}\n"
         if own
         else warnings.formatwarning(message, category, filename, lineno, line)
     )
@@ -82,11 +84,20 @@ def main() -> None:
         _main()
 
 
+def _terminate(number: int, frame: FrameType | None) -> None:
+    """End as after Ctrl-C, with a last line on how to go on: a scheduler or a container sends SIGTERM."""
+    _CODES[StoppedError] = 128 + number
+    interrupt = signal.getsignal(signal.SIGINT)
+    (interrupt if callable(interrupt) else signal.default_int_handler)(signal.SIGINT, frame)
+
+
 def _main() -> None:
+    signal.signal(signal.SIGTERM, _terminate)
     try:
         command_line(helping="--help" in sys.argv)(prog_name="fedpm")
     except FedPMError as error:
-        print(f"fedpm: {printable(str(error))}", file=sys.stderr)
+        for line in printable(str(error)).splitlines():
+            print(line if line.startswith(" ") else f"fedpm: {line}", file=sys.stderr)
         sys.exit(next((code for kind, code in _CODES.items() if isinstance(error, kind)), 1))
     except OSError as error:
         sentence = f"fedpm: {error.strerror or error}: {error.filename or 'while writing'}"

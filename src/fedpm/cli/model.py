@@ -16,12 +16,8 @@ from fedpm.cli.parsing import Group
 from fedpm.errors import ConfigError, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from torch import nn
 
-    from fedpm.config.sections import DataConfig
-    from fedpm.data.datasets import Dataset
     from fedpm.model.file import Model
     from fedpm.model.masking import MaskedNetwork
     from fedpm.model.weights import Weights
@@ -54,14 +50,14 @@ def inspect(file: File, net: Net = None) -> None:
         "classes": f"{len(header.classes)}: {', '.join(header.classes[:12])}{' …' if len(header.classes) > 12 else ''}",
         **{key: _short(value) for key, value in header.provenance.items() if key != "config"},
     }
+    shares = None
+    if isinstance(model, Model) and (header.network or net):  # first: nothing is shown of what cannot be
+        shares = _sparsity(model, model.masked(_network(net, model)))
     for key, value in about.items():
         console.print(f"[bold]{escape(printable(key))}[/bold]: {escape(printable(str(value)))}", highlight=False)
     if not isinstance(model, Model):
-        console.print(_layers(model))
-    elif header.network is None and net is None:
-        console.print("sparsity: say what makes your network with --net MODULE:FUNCTION", highlight=False)
-    else:
-        console.print(_sparsity(model, model.masked(_network(net, model))))
+        shares = _layers(model)
+    console.print(shares or "sparsity: say what makes your network with --net MODULE:FUNCTION", highlight=False)
 
 
 def _layers(model: Weights) -> Table:
@@ -109,6 +105,7 @@ def evaluate_model(
     """Evaluate on the test part of a data set, or on all rows of a table."""
     import torch
 
+    from fedpm.cli.scored import check_fit, scored_on
     from fedpm.model.weights import columns_of, open_model
     from fedpm.training.evaluation import evaluate
     from fedpm.training.losses import NUMBERS
@@ -116,74 +113,16 @@ def evaluate_model(
 
     model = open_model(file)
     network = _network(net, model)
-    dataset, part = _scored_on(file, model, data, data_dir, {"label": label, "client": client})
+    dataset, part = scored_on(file, model, data, data_dir, {"label": label, "client": client})
     said = model.header.provenance.get("config", {}).get("task", {})
     dataset = dataset.ordered(columns_of(model), "the model")
     dataset = dataset.as_numbers() if said.get("loss") in NUMBERS else dataset
-    _check_fit(model, dataset)
+    check_fit(model, dataset)
     task, _, _ = task_of(said.get("loss", "auto"), said.get("metrics", []), labelled=dataset.labelled)
-    if dataset.labelled:
-        _check_classes(model.header.classes, dataset)
     score = evaluate(model.module(network, packed=packed), dataset.test, torch.device("cpu"), task)
     figures = {**score.values, "loss": score.loss}
     shown = "  ".join(f"{escape(name)} {value:.4f}" for name, value in figures.items())
-    where = f"{part} of {escape(dataset.name)}, {len(dataset.test):,} examples"
-    console.print(f"{shown}  on {where}", highlight=False)
-
-
-def _scored_on(
-    file: Path, model: Model | Weights, data: str | None, data_dir: Path | None, columns: dict[str, str | None]
-) -> tuple[Dataset, str]:
-    """Return the data whose test part is scored, and what to call that part; ``columns`` are names that were said."""
-    from fedpm.data.datasets import DATASETS, load_dataset
-    from fedpm.data.paths import whole
-    from fedpm.experiment.division import load
-
-    name = data or _trained_on(model.header.provenance)
-    if name is None:
-        raise ConfigError(f"{file}: does not tell on which data it was trained; choose some with --data NAME")
-    settings = _settings(file)
-    if data is None and name in ("folder", "own"):
-        if settings is None or settings.path is None:
-            raise ConfigError(f"{file}: was trained on data of your own; say where they are with --data PATH")
-        said = {key: column for key, column in columns.items() if column is not None}
-        return load(settings.model_copy(update=said)), "the test part"
-    if name not in DATASETS and Path(name).is_file():  # a tenth of it would be the share that a run holds out
-        known = {key: column or getattr(settings, key, None) for key, column in columns.items()}
-        return whole(Path(name), tuple(model.header.classes), **known), "all"
-    return load_dataset(name, data_dir, **columns), "the test part"
-
-
-def _check_fit(model: Model | Weights, dataset: Dataset) -> None:
-    """Refuse data that the network cannot take, or of which it has no scores."""
-    shape, classes = model.header.input_shape, len(model.header.classes)
-    if dataset.input_shape != shape:
-        raise ConfigError(
-            f"{dataset.name} has inputs of shape {dataset.input_shape}; the model takes {shape}: choose data that fit"
-        )
-    if len(dataset.classes) > classes:
-        raise ConfigError(
-            f"{dataset.name} has {len(dataset.classes)} classes; the model has {classes}: choose data that fit"
-        )
-
-
-def _check_classes(known: Sequence[str], dataset: Dataset) -> None:
-    """Refuse data whose classes are others than the model's, or numbered otherwise: the score would say nothing."""
-    found, numbers = dataset.classes, tuple(map(str, range(len(known))))
-    numbered = found == numbers[: len(found)] or (tuple(known) == numbers and len(found) == len(known))
-    if found != tuple(known[: len(found)]) and not numbered:
-        raise ConfigError(
-            f"the classes of {dataset.name} are {', '.join(found[:12])}, and those of the model "
-            f"{', '.join(known[:12])}; give data with the model's classes, in that order"
-        )
-
-
-def _trained_on(provenance: dict[str, Any]) -> str | None:
-    """Return the name of a model's data set, if its provenance tells one: anything may stand there."""
-    found: Any = provenance
-    for key in ("config", "data", "name"):
-        found = found.get(key) if isinstance(found, dict) else None
-    return found if isinstance(found, str) else None
+    console.print(f"{shown}  on {escape(part)}, {len(dataset.test):,} examples", highlight=False)
 
 
 def _network(net: str | None, model: Model | Weights) -> nn.Module | None:
@@ -206,16 +145,8 @@ def _network(net: str | None, model: Model | Weights) -> nn.Module | None:
     except Exception as error:  # of the user's own
         raise ConfigError(f"--net {net}: should make the network when called without arguments ({error!r})") from None
     if not isinstance(made, nn.Module):
-        raise ConfigError(f"--net {net}: gave a {type(made).__name__}; it should give an nn.Module")
+        raise ConfigError(f"--net {net}: gave {made!r:.80}; it should give an nn.Module")
     return made
-
-
-def _settings(file: Path) -> DataConfig | None:
-    """Return what the settings of a model's run say of its data, None if they are not beside it."""
-    from fedpm.config import load
-
-    settings = (file if file.is_dir() else file.parent) / "config.toml"
-    return load(settings).data if settings.is_file() else None
 
 
 @app.command()

@@ -16,7 +16,7 @@ from fedpm import config as configs
 from fedpm.cli.options import Overrides, Preset
 from fedpm.config.explain import PARTS
 from fedpm.errors import ConfigError, FedPMError, StoppedError
-from fedpm.experiment.record import byte_size, headline
+from fedpm.experiment.record import byte_size, headline, in_rounds
 
 if TYPE_CHECKING:
     from fedpm.experiment.record import Summary
@@ -121,7 +121,7 @@ def _paper(summary: Summary) -> str:
 def _rounds(summary: Summary) -> str:
     """Return how many rounds there were, which of them the model is of, and whether patience ended them."""
     done, shipped = summary["rounds"], summary["round"]
-    of = f"{shipped} of {done} rounds" if shipped < done else f"{done} rounds"
+    of = f"{shipped} of {done} rounds" if shipped < done else in_rounds(done)
     return of + (", the last ones no better on validation data," if summary["ended"] == "patience" else "")
 
 

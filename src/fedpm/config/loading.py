@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from fedpm.config.explain import PARTS, explain
 from fedpm.config.schema import Config, changes_results, config_class, keys
 from fedpm.errors import ConfigError, choices
+from fedpm.files import unreadable
 from fedpm.registry import METHODS
 
 
@@ -66,11 +67,22 @@ def flattened(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return a phrase on each dotted key that has another value now."""
+    return [
+        f"{key} = {now.get(key)!r} instead of {before.get(key)!r}"
+        for key in sorted({*before, *now})
+        if before.get(key) != now.get(key)
+    ]
+
+
 def pair(override: str) -> tuple[str, Any]:
     """Return the key and the value of a ``key=value`` pair; what is not TOML is a bare word, as in device=cpu."""
     key, equals, text = override.partition("=")
     if not equals or not key:
         raise ConfigError(f"--set {override}: should be KEY=VALUE, such as rounds=5 or local.lr=0.05")
+    if not all(names := key.strip().split(".")):
+        raise ConfigError(f"--set {override}: a dot too many; did you mean {'.'.join(filter(None, names))}={text}?")
     try:
         return key.strip(), tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -132,8 +144,12 @@ def _read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text())
     except OSError as error:
-        meant = f"; the preset of that name is --preset {path}" if str(path) in presets() else "; give a TOML file"
-        raise ConfigError(f"{path}: cannot read this file ({error.strerror}){meant}") from None
+        meant = "give a TOML file"
+        if (path / "config.toml").is_file():
+            meant = f"the settings of that run are {path / 'config.toml'}"
+        elif str(path) in presets():
+            meant = f"the preset of that name is --preset {path}"
+        raise ConfigError(f"{unreadable(path, error)}; {meant}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not a TOML file ({error})") from None
 

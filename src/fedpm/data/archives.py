@@ -9,6 +9,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from fedpm.errors import DataError
+from fedpm.files import unreadable
 
 _DAMAGE = (EOFError, zlib.error, gzip.BadGzipFile, zipfile.BadZipFile, tarfile.TarError, RuntimeError)
 
@@ -20,7 +21,7 @@ def read_file(path: Path) -> bytes:
     except _DAMAGE as error:
         raise DataError(_damage_message(path, error)) from None
     except OSError as error:
-        raise DataError(f"{path}: cannot read this file ({error.strerror})") from None
+        raise DataError(unreadable(path, error)) from None
 
 
 def read_archive(path: Path, names: Collection[str]) -> dict[str, bytes]:
@@ -30,7 +31,7 @@ def read_archive(path: Path, names: Collection[str]) -> dict[str, bytes]:
     except _DAMAGE as error:
         raise DataError(_damage_message(path, error)) from None
     except OSError as error:
-        raise DataError(f"{path}: cannot read this file ({error.strerror or error})") from None
+        raise DataError(unreadable(path, error)) from None
     missing = [name for name in names if name not in members]
     if missing:
         raise DataError(f"{path}: holds no {', '.join(missing)}; it is not the archive that its name says")

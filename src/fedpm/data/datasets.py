@@ -23,6 +23,7 @@ from fedpm.data.labels import numbered
 from fedpm.data.lazy import Lazy
 from fedpm.data.tables import in_order
 from fedpm.errors import DataError, choices
+from fedpm.files import absent
 from fedpm.rng import Streams
 
 Array = npt.NDArray[Any]
@@ -195,16 +196,6 @@ def public(name: str, data_dir: Path | str | None = None) -> Dataset:
     return dataset(train, test, classes=spec.classes, name=title)
 
 
-def folder(path: Path | str, **said: Any) -> Dataset:
-    """Return the data set of your own in a folder, arrays (``fedpm.data.folder``) or images, or in a table.
-
-    What may be ``said`` of it is in ``fedpm.data.paths``.
-    """
-    from fedpm.data.paths import of_path
-
-    return of_path(Path(path), **said)
-
-
 def reuters(data_dir: Path | str | None = None) -> Dataset:
     """Return the articles of Reuters-21578 with one of eight topics, as token numbers."""
     from fedpm.data import texts
@@ -230,8 +221,12 @@ def load_dataset(
     if name in DATASETS:
         return DATASETS[str(name)](data_dir)
     if not Path(name).exists():
+        if Path(name).suffix or Path(name).parent != Path():
+            raise DataError(f"{name}: {absent(Path(name))}")
         raise DataError(f"{name}: neither a folder, a file nor a data set; {choices(str(name), DATASETS)}")
-    return folder(name, label=label, client=client)
+    from fedpm.data.paths import of_path
+
+    return of_path(Path(name), label=label, client=client)
 
 
 def to_input(x: Array, device: torch.device) -> torch.Tensor:

@@ -14,6 +14,7 @@ from fedpm.data.folder import load_arrays
 from fedpm.data.lazy import Lazy, lazy
 from fedpm.data.tables import Table, check_names
 from fedpm.errors import DataError, require
+from fedpm.files import absent, unreadable
 
 Array = npt.NDArray[Any]
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm")
@@ -26,7 +27,7 @@ def read_table(where: str, path: Path) -> Table:
         with path.open(newline="", encoding="utf-8-sig") as file:
             names, *rows = [row for row in csv.reader(file) if row] or [[]]
     except OSError as error:
-        raise DataError(f"{table}: cannot read this file ({error.strerror})") from None
+        raise DataError(f"{table.removesuffix(str(path))}{unreadable(path, error)}") from None
     except (UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{table}: cannot be read as a table ({error}); write it as UTF-8 .csv") from None
     if len(names) == 1 and (other := next((mark for mark in ";\t|" if mark in names[0]), "")):
@@ -56,7 +57,7 @@ def _typed(values: list[str]) -> Array:
 def read_npz(where: str, path: Path) -> tuple[Array, Array]:
     """Return the members x and y of a .npz file."""
     if not path.exists():
-        raise DataError(f"{where}: {path}: there is no such file")
+        raise DataError(f"{where}: {path}: {absent(path)}")
     try:
         arrays = load_arrays(path, ("x", "y"))
     except DataError as error:

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedpm.errors import DataError
+from fedpm.files import unreadable
 
 NAMES = ("train_x", "train_y", "test_x", "test_y")
 CLIENT = "client"
@@ -25,8 +26,6 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 def read_folder(path: Path) -> tuple[Arrays, tuple[str, ...] | None]:
     """Return the four arrays of a folder, ``client`` if it is there, and the names of the classes if it has them."""
-    if not path.is_dir():
-        raise DataError(f"{path}: there is no such folder; it should hold {', '.join(NAMES)} as .npy or .npz")
     npz_files = sorted(path.glob("*.npz"))
     npy_files = {name: path / f"{name}.npy" for name in (*NAMES, CLIENT) if (path / f"{name}.npy").exists()}
     if len(npz_files) + bool(npy_files) > 1:
@@ -57,7 +56,7 @@ def load_arrays(file: Path, wanted: Collection[str] = ()) -> Arrays:
             "write it with numpy.save or numpy.savez, without objects"
         ) from None
     except OSError as error:
-        raise DataError(f"{file}: cannot read this file ({error.strerror or error})") from None
+        raise DataError(unreadable(file, error)) from None
 
 
 def _class_names(file: Path) -> tuple[str, ...] | None:

@@ -10,6 +10,7 @@ from fedpm.data.folder import CLIENT, load_arrays, read_folder
 from fedpm.data.given import examples
 from fedpm.data.tables import by_client, column
 from fedpm.errors import DataError
+from fedpm.files import absent
 
 LABEL = "label"
 """The column of a table that is the label, unless another is named."""
@@ -27,10 +28,11 @@ def of_path(
         client: the column that names the client.
         given: whether clients have to be named.
     """
+    for key, named in (("path", path), ("test", Path(test or path))):
+        if not named.exists():
+            raise DataError(f"data.{key} = {str(named)!r}: {absent(named)}")
     if path.is_file():
         return _one_file(path, test, label, client, given)
-    if path.suffix.lower() in (".csv", ".npz") and not path.exists():
-        raise DataError(f"{path}: there is no such file")
     for key, value in (("label", label), ("client", client)):
         if value is not None:
             raise DataError(f"data.{key} = {value!r}: names a column, and {path} is no table; leave it out")
@@ -72,6 +74,7 @@ def _one_file(path: Path, test: str | None, label: str | None, client: str | Non
     else:
         table = read_table(where, path)
         named = owner in table
+        column(where, table, label or LABEL, "label")
         if given or client is not None:  # which refuses a table without it
             column(where, table, owner, "client")
         clients = by_client(where, table, owner) if named else {path.stem: examples(where, table, label or LABEL)}

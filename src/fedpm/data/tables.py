@@ -108,7 +108,8 @@ def _numbers(where: str, name: str, values: npt.NDArray[Any]) -> npt.NDArray[np.
         row, wrong = next((row, value) for row, value in enumerate(values.tolist()) if not _is_number(value))
         raise DataError(
             f"{where}: column {name!r} holds {wrong!r} in row {row}, counted from 0; inputs should be numbers, with a "
-            "point before decimals: mend the cell, or encode or leave out this column"
+            "point before decimals: mend the cell, or encode or leave out this column; if it names clients, say so "
+            f"(--client {name}, data.client={name}, client={name!r} in Python)"
         ) from None
 
 

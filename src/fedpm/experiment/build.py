@@ -19,8 +19,8 @@ from fedpm.engines.base import Clients, Engine, Held, Start
 from fedpm.errors import ConfigError
 from fedpm.experiment.division import Division, divided, load, with_features
 from fedpm.experiment.fitting import check_batches, check_fit, check_private_loss, check_suits
-from fedpm.experiment.folder import Origin
 from fedpm.experiment.loggers import LOGGERS
+from fedpm.experiment.origin import Origin
 from fedpm.experiment.parts import method_of
 from fedpm.experiment.settle import OWN, check_given, guarantee_of, peopled, settle
 from fedpm.experiment.warned import warn

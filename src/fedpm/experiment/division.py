@@ -2,15 +2,17 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 
 from fedpm.config import Config
 from fedpm.config.sections import DataConfig
-from fedpm.data.datasets import Dataset, Shard, folder, load_dataset
+from fedpm.data.datasets import Dataset, Shard, load_dataset
 from fedpm.data.federation import Federation
 from fedpm.data.ondemand import OnDemand
 from fedpm.data.partition import Indices, split
+from fedpm.data.paths import of_path
 from fedpm.errors import ConfigError, DataError
 from fedpm.model.masking import MaskedNetwork
 from fedpm.training.features import cached
@@ -20,7 +22,7 @@ def load(data: DataConfig) -> Dataset:
     """Return the data that the settings name."""
     if data.path is None:
         return load_dataset(data.name, data.dir)
-    return folder(data.path, test=data.test, label=data.label, client=data.client, given=data.split == "given")
+    return of_path(Path(data.path), test=data.test, label=data.label, client=data.client, given=data.split == "given")
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ decides. The state has a checksum, and holds the settings that it came of and a 
 
 import hashlib
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
@@ -16,24 +15,15 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from fedpm.config import LENGTH
 from fedpm.errors import ArtifactError
+from fedpm.experiment.origin import Origin
 from fedpm.experiment.record import RoundRecord, Summary
-from fedpm.files import append_durably, make_folder, remove_temporary, sync_folder, write_atomically, writing
+from fedpm.files import absent, append_durably, make_folder, remove_temporary, sync_folder, write_atomically, writing
 from fedpm.methods.base import Arrays
 
 VERSION = "2"
 """Of checkpoints."""
 _REMEDY = "restore it from a copy, or start anew in another folder"
-
-
-@dataclass(frozen=True)
-class Origin:
-    """What a checkpoint came of: network and data, the settings that results depend on, and how many rounds."""
-
-    identity: str
-    settings: dict[str, Any]
-    round: int = 0
 
 
 class RunFolder:
@@ -73,8 +63,8 @@ class RunFolder:
         if not folder.config_file.is_file():
             begun = path.is_dir() and any(path.iterdir()) and _empty(path)
             remedy = f"its run ended before it began; start it with --out {path}" if begun else "give that of a run"
-            why = "has no config.toml" if path.exists() else "does not exist"
-            raise ArtifactError(f"{path} is not a run folder, for it {why}: {remedy}")
+            why = "holds no config.toml, so it is not a run folder" if path.exists() else absent(path)
+            raise ArtifactError(f"{path}: {why}; {remedy}")
         folder._take_lock()
         make_folder(folder._state.parent)
         for below in (path, folder._state.parent):
@@ -151,7 +141,7 @@ class RunFolder:
         arrays, done, about = None, 0, dict[str, str]()
         if self._state.exists():
             arrays, about = self._read_state()
-            done = self._checked(about, origin)
+            done = Origin(**json.loads(about["origin"])).checked(origin, self.path)
         elif self._rounds.exists() and self._rounds.read_bytes().count(b"\n") > 1:  # a kill loses one line at most
             raise ArtifactError(f"{self._state}: the checkpoint is gone, and with it what was trained; {_REMEDY}")
         records = self.records(done)
@@ -169,24 +159,6 @@ class RunFolder:
 
     def _damaged_log(self, why: object) -> ArtifactError:
         return ArtifactError(f"{self._rounds}: a line is damaged ({why}); restore the file from a copy, or start anew")
-
-    def _checked(self, about: dict[str, str], wanted: Origin) -> int:
-        """Return the round of a checkpoint, or raise ArtifactError if it came of something else."""
-        saved = Origin(**json.loads(about["origin"]))
-        if saved.identity != wanted.identity:
-            raise ArtifactError(f"{self.path}: this run was started with another network or other data; give those")
-        keys = sorted({*saved.settings, *wanted.settings} - LENGTH)
-        changed = [
-            f"{key} = {wanted.settings.get(key)!r} instead of {saved.settings.get(key)!r}"
-            for key in keys
-            if saved.settings.get(key) != wanted.settings.get(key)
-        ]
-        if changed:
-            raise ArtifactError(
-                f"{self.config_file} was changed since the run began ({'; '.join(changed)}): put that back, or start "
-                "anew in another folder"
-            )
-        return saved.round
 
     def _read_state(self) -> tuple[Arrays, dict[str, str]]:
         try:

@@ -197,6 +197,11 @@ def complaints(record: RoundRecord) -> list[str]:
     ]
 
 
+def in_rounds(count: int) -> str:
+    """Return a number of rounds in words."""
+    return f"{count} round{'s' if count != 1 else ''}"
+
+
 def byte_size(count: float) -> str:
     """Return a number of bytes with three digits and its unit."""
     for unit in ("bytes", "kB", "MB"):

@@ -9,7 +9,7 @@ import numpy as np
 from torch import nn
 
 from fedpm.experiment.build import Experiment
-from fedpm.experiment.record import RoundRecord, Summary, byte_size, clients_of, headline, scores_of
+from fedpm.experiment.record import RoundRecord, Summary, byte_size, clients_of, headline, in_rounds, scores_of
 from fedpm.experiment.statistics import layers, versions
 from fedpm.model.file import MAX_HEADER, Model
 from fedpm.model.weights import Weights
@@ -32,7 +32,7 @@ class Result:
         told = self.summary
         sizes = [byte_size(told[key]) for key in ("uplink_bytes", "downlink_bytes", "model_bytes")]
         return (
-            f"<fedpm.Result: {headline(told)} after {told['rounds']} rounds, {sizes[0]} up, {sizes[1]} down, model "
+            f"<fedpm.Result: {headline(told)} after {in_rounds(told['rounds'])}, {sizes[0]} up, {sizes[1]} down, model "
             f"{sizes[2]}; see .summary, .rounds, .file, .model>"
         )
 

@@ -1,6 +1,7 @@
 """What runs, but hardly as its user means it: a warning in one sentence each."""
 
 import warnings
+from difflib import get_close_matches
 
 import numpy as np
 import torch
@@ -32,7 +33,7 @@ def warn(network: MaskedNetwork, task: Task, dataset: Dataset, train: Shard | No
     if net is not None and task.loss is cross_entropy and dataset.labelled:
         found += [spare_outputs(network, dataset), probabilities(network, dataset)]
     if train is not None:
-        found.append(doubtful_classes(task, dataset, train) or untaught(dataset, train))
+        found.append(doubtful_classes(task, dataset, train) or untaught(dataset, train) or lone_classes(dataset))
     for sentence in filter(None, found):
         warnings.warn(sentence, UserWarning, stacklevel=CALLER)
 
@@ -118,6 +119,7 @@ def doubtful_classes(task: Task, dataset: Dataset, train: Shard) -> str:
     if task.loss is not cross_entropy or not dataset.labelled:
         return ""
     there, classes = np.union1d(train.y, dataset.test.y), len(dataset.classes)
+    missing = classes - len(there)
     if len(there) == 1:
         return (
             f"all examples of {dataset.called} are of the class {dataset.classes[there[0]]!r}: there is nothing to "
@@ -128,10 +130,11 @@ def doubtful_classes(task: Task, dataset: Dataset, train: Shard) -> str:
             f"labels of {dataset.called} are {len(there)} different whole numbers in {len(train)} examples: if they "
             "are quantities and no classes, set task.loss=mse"
         )
-    if dataset.counted and len(there) < classes and len(train) >= FEW * classes:
+    if dataset.counted and missing and len(train) >= FEW * classes:
         return (
-            f"labels of {dataset.called} go up to {classes - 1}, and {classes - len(there)} of these {classes} classes "
-            "have no examples: number the others 0, 1, …, or write them as words"
+            f"labels of {dataset.called} go up to {classes - 1}, and {missing} of these {classes} classes "
+            f"{'has' if missing == 1 else 'have'} no examples: number classes from 0 without a gap, or write them as "
+            "words"
         )
     return ""
 
@@ -145,7 +148,26 @@ def untaught(dataset: Dataset, train: Shard) -> str:
     if not missing:
         return ""
     several = f"{', '.join(missing[:5])}{' …' if len(missing) > 5 else ''}"
+    near = get_close_matches(missing[0], [name for name in dataset.classes if name not in missing], 1, 0.8)
+    if near and not dataset.counted:
+        several += f" (if {near[0]!r} is meant by {missing[0]!r}, correct that)"
     return (
         f"no client trains on these classes of the test data: {several}; they will not be learned: give clients "
         "examples of them, or leave them out"
+    )
+
+
+def lone_classes(dataset: Dataset) -> str:
+    """Return a sentence on a word that labels one example of many, none if there is none: a slip of the pen."""
+    if not dataset.labelled or dataset.counted:
+        return ""
+    labels = np.concatenate([dataset.train.y, dataset.test.y])
+    alone = np.flatnonzero(np.bincount(labels, minlength=len(dataset.classes)) == 1)
+    if not len(alone) or len(labels) < FEW * len(dataset.classes):
+        return ""
+    name = dataset.classes[alone[0]]
+    near = get_close_matches(name, [other for other in dataset.classes if other != name], 1)
+    meant = f"if {near[0]!r} is meant, correct it" if near else "if another class is meant, correct it"
+    return (
+        f"one example of {len(labels):,} in all of {dataset.called} is of the class {name!r}: {meant}, or leave it out"
     )

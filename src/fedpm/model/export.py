@@ -23,7 +23,9 @@ def to_onnx(module: nn.Module, input_shape: tuple[int, ...], input_dtype: str, p
         import onnxruntime
         import onnxscript  # noqa: F401
     except ImportError as error:
-        raise ConfigError(f"ONNX export needs {error.name}: install it with pip install 'fedpm[onnx]'") from None
+        raise ConfigError(
+            f"ONNX export needs {error.name or error}: install it with pip install 'fedpm[onnx]'"
+        ) from None
     examples = _examples(input_shape, input_dtype)
     data = _exported(module, examples)
     session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])

@@ -16,7 +16,7 @@ from safetensors.numpy import save as save_tensors
 from torch import nn
 
 from fedpm.errors import ArtifactError, ConfigError, DataError, WireError
-from fedpm.files import write_atomically
+from fedpm.files import unreadable, write_atomically
 from fedpm.model import nets
 from fedpm.model.kinds import first_difference, lacking
 from fedpm.model.mask_coding import SIGNS, decode_final, encode_final, fewest_bytes
@@ -140,12 +140,12 @@ class Model:
         try:
             return cls.from_bytes(Path(path).read_bytes())
         except OSError as error:
-            raise ArtifactError(f"{path}: cannot read this file ({error.strerror})") from None
+            raise ArtifactError(unreadable(path, error)) from None
         except ArtifactError as error:
             raise ArtifactError(f"{path}: {error}") from None
 
     def save(self, path: Path | str) -> None:
-        """Write the file, whole or not at all."""
+        """Write the file, whole or not at all; one of that name is replaced."""
         write_atomically(Path(path), self.to_bytes())
 
     def masked(self, net: nn.Module | None = None) -> MaskedNetwork:

@@ -166,7 +166,8 @@ def _layer_fan_in(module: nn.Module, own: str, shape: tuple[int, ...]) -> float 
 def first_difference(wanted: str, given: str) -> str:
     """Return the first place in which two descriptions of networks differ."""
     pairs = zip_longest(wanted.splitlines(), given.splitlines(), fillvalue="nothing")
-    return next(f"it has {ours!r} where that has {theirs!r}" for ours, theirs in pairs if ours != theirs)
+    words = "the model has {!r}, and the network {!r}: give the network that it was trained with"
+    return next(words.format(ours, theirs) for ours, theirs in pairs if ours != theirs)
 
 
 def lacking(net: nn.Module, names: Iterable[str]) -> str:

@@ -12,7 +12,7 @@ from safetensors.torch import save
 from torch import nn
 
 from fedpm.errors import ArtifactError, ConfigError
-from fedpm.files import write_atomically
+from fedpm.files import unreadable, write_atomically
 from fedpm.model import nets
 from fedpm.model.file import MAX_PARAMETERS, Model
 from fedpm.model.kinds import check_network
@@ -56,7 +56,7 @@ class Weights:
         return save(self.state, {"fedpm": self.header.model_dump_json()})
 
     def save(self, path: Path | str) -> None:
-        """Write the file, whole or not at all."""
+        """Write the file, whole or not at all; one of that name is replaced."""
         write_atomically(Path(path), self.to_bytes())
 
     @classmethod
@@ -68,7 +68,7 @@ class Weights:
                 state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, it is no mapping
             return cls(WeightsHeader.model_validate_json(header), state)
         except OSError as error:
-            raise ArtifactError(f"{path}: cannot read this file ({error.strerror or error})") from None
+            raise ArtifactError(unreadable(path, error)) from None
         except SafetensorError as error:
             raise ArtifactError(f"{path}: not a safetensors file, or cut or damaged ({error})") from None
         except ValidationError:

@@ -19,6 +19,7 @@ from pydantic import Field, ValidationError
 from fedpm import config as configs
 from fedpm.config import Config
 from fedpm.errors import ArtifactError, ConfigError, choices
+from fedpm.files import unreadable
 from fedpm.registry import Settings
 
 Overrides = dict[str, Any]
@@ -202,7 +203,7 @@ def _find(name: str) -> StudyFile:
     try:
         return _parse(tomllib.loads(Path(name).read_text()), name)
     except OSError as error:
-        raise ConfigError(f"{name}: cannot read this file ({error.strerror})") from None
+        raise ConfigError(unreadable(name, error)) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{name}: not a TOML file ({error})") from None
 

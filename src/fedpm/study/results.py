@@ -13,6 +13,7 @@ from typing import Any
 from fedpm.config import changes_results, flattened
 from fedpm.errors import ArtifactError
 from fedpm.experiment.record import RoundRecord
+from fedpm.files import absent
 from fedpm.registry import METHODS, tables
 from fedpm.study import definition
 from fedpm.study.definition import Study, select
@@ -141,7 +142,8 @@ def collect(folders: Iterable[Path]) -> list[Collection]:
         elif below := sorted(file.parent for file in folder.glob("*/config.toml")):
             loose += below
         else:
-            raise ArtifactError(f"{folder}: neither a run folder nor a study's; give what fedpm run or study run wrote")
+            why = "neither a run folder nor a study's" if folder.exists() else absent(folder)
+            raise ArtifactError(f"{folder}: {why}; give what fedpm run or study run wrote")
     return [*found, *([_runs(loose)] if loose else [])]
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpm.children import Child, ready
+from fedpm.config.loading import differences, flattened
 from fedpm.errors import ArtifactError, EngineError, FedPMError
 from fedpm.experiment.api import resume, run
 from fedpm.experiment.observers import Callback
@@ -39,13 +40,21 @@ def prepare(folder: Path, study: Study) -> None:
     if file.is_file():
         before = read(folder)
         if (before.base, before.settings, before.axes) != (study.base, study.settings, study.axes):
+            changed = differences(_asked(before), _asked(study))
+            more = f"; and {len(changed) - 3} more" if len(changed) > 3 else ""
             raise ArtifactError(
-                f"{folder} holds a study with other settings: choose another --out, or give those settings"
+                f"{folder} holds a study with other settings ({'; '.join(changed[:3])}{more}): choose another --out, "
+                "or give those settings"
             )
     elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ArtifactError(f"{folder} exists and holds no study: choose another --out")
     make_folder(folder)
     write_atomically(file, study.to_toml().encode())
+
+
+def _asked(study: Study) -> dict[str, Any]:
+    """Return what the runs of a study are made of, by dotted keys."""
+    return {"base": study.base, **study.settings, **flattened({"axes": study.axes})}
 
 
 def run_all(

@@ -1,8 +1,10 @@
 """A task: what training lowers, and by which figures a network is judged."""
 
 import importlib
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -108,6 +110,22 @@ def imported(key: str, name: str, known: tuple[str, ...] = ()) -> Any:
             "the folder of the file first"
         )
     try:
-        return getattr(importlib.import_module(module), attribute)
+        found = importlib.import_module(module)
     except Exception as error:  # of the user's own, while it is imported
-        raise ConfigError(f"{key} = {name!r}: should be MODULE:FUNCTION that can be imported ({error!r})") from None
+        if isinstance(error, ModuleNotFoundError) and error.name and f"{module}.".startswith(f"{error.name}."):
+            there = f"there is no module {error.name} here, nor is one installed; go to the folder of {error.name}.py"
+            raise ConfigError(f"{key} = {name!r}: {there}") from None
+        raise ConfigError(f"{key} = {name!r}: {module} fails while it is imported ({_told(error)}); mend it") from None
+    if not hasattr(found, attribute):
+        own = [one for one in vars(found) if not one.startswith("_")]
+        raise ConfigError(f"{key} = {name!r}: {module} has no {attribute!r}; {choices(attribute, own)}")
+    return getattr(found, attribute)
+
+
+def _told(error: Exception) -> str:
+    """Return what fails in a user's module, and where in their own files, if that can be told."""
+    if isinstance(error, SyntaxError):
+        return f"SyntaxError({error.msg!r}), {Path(error.filename or '').name}, line {error.lineno}"
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [one for one in frames if "site-packages" not in one.filename and not one.filename.startswith("<")]
+    return repr(error) + (f", {Path(own[-1].filename).name}, line {own[-1].lineno}" if own else "")

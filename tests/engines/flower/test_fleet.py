@@ -174,7 +174,7 @@ def test_a_run_that_fails_says_why_and_ends_with_exit_code_one(refused: subproce
     assert refused.returncode == 1
     assert errors.startswith("fedpm: run ")
     assert "finished:failed" in errors
-    assert "app.network = 'nowhere:network': should be MODULE:FUNCTION that can be imported" in errors
+    assert "app.network = 'nowhere:network': there is no module nowhere here" in errors
 
 
 def test_a_killed_server_is_continued_by_a_new_run(continued: str, stranger: object) -> None:

@@ -21,7 +21,7 @@ from fedpm.experiment.api import resume, run
 from fedpm.experiment.build import Experiment
 from fedpm.experiment.folder import RunFolder
 from fedpm.experiment.observers import Callback, Round
-from fedpm.experiment.record import complaints, headline, log_line
+from fedpm.experiment.record import complaints, headline, in_rounds, log_line
 
 app = ServerApp()
 
@@ -52,7 +52,7 @@ def main(grid: Grid, context: Context) -> None:
         else:
             result = run(settings.config, out=folder, **options)
     summary = result.summary
-    _say(f"test {headline(summary, 4)} ({summary['mode']}) after {summary['rounds']} rounds")
+    _say(f"test {headline(summary, 4)} ({summary['mode']}) after {in_rounds(summary['rounds'])}")
     _say(f"folder    {folder.resolve()}")
 
 

@@ -72,5 +72,5 @@ def _call(key: str, hook: str, kind: type, *arguments: Any) -> Any:
     """Call a function of a module in the app folder."""
     result = imported(key, hook)(*arguments)
     if not isinstance(result, kind):
-        raise ConfigError(f"{key} = {hook!r}: gave a {type(result).__name__}; it should give a {kind.__name__}")
+        raise ConfigError(f"{key} = {hook!r}: gave {result!r:.80}; it should give a {kind.__name__}")
     return result

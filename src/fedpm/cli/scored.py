@@ -1,0 +1,82 @@
+"""The data that ``fedpm model eval`` scores a model on, and whether they fit."""
+
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fedpm.config import load as load_config
+from fedpm.config.sections import DataConfig
+from fedpm.data.datasets import DATASETS, Dataset, load_dataset
+from fedpm.data.paths import whole
+from fedpm.errors import ConfigError
+from fedpm.experiment.division import load
+from fedpm.model.file import Model
+from fedpm.model.weights import Weights
+
+
+def scored_on(
+    file: Path, model: Model | Weights, data: str | None, data_dir: Path | None, columns: dict[str, str | None]
+) -> tuple[Dataset, str]:
+    """Return the data whose test part is scored, and what to call that part; ``columns`` are names that were said."""
+    name = data or _trained_on(model.header.provenance)
+    if name is None:
+        raise ConfigError(f"{file}: does not tell on which data it was trained; choose some with --data NAME")
+    settings = _settings(file)
+    if data is None and name in ("folder", "own"):
+        if settings is None or settings.path is None:
+            raise ConfigError(f"{file}: was trained on data of your own; say where they are with --data PATH")
+        said = {key: column for key, column in columns.items() if column is not None}
+        own = load(settings.model_copy(update=said))
+        return own, f"all of {Path(settings.test).stem}" if settings.test else f"the test part of {own.name}"
+    if name not in DATASETS and Path(name).is_file():  # a tenth of it would be the share that a run holds out
+        known = {key: column or getattr(settings, key, None) for key, column in columns.items()}
+        return whole(Path(name), tuple(model.header.classes), **known), f"all of {Path(name).stem}"
+    chosen = load_dataset(name, data_dir, **columns)
+    return chosen, f"the test part of {chosen.name}"
+
+
+def check_fit(model: Model | Weights, dataset: Dataset) -> None:
+    """Refuse data that the network cannot take, or of which it has no scores."""
+    shape, classes = model.header.input_shape, model.header.classes
+    if dataset.input_shape != shape:
+        raise ConfigError(
+            f"{dataset.name} has inputs of shape {dataset.input_shape}; the model takes {shape}: choose data that fit"
+        )
+    if dataset.labelled:
+        _check_classes(classes, dataset)
+    if len(dataset.classes) > len(classes):
+        raise ConfigError(
+            f"{dataset.name} has {len(dataset.classes)} classes; the model has {len(classes)}: choose data that fit"
+        )
+
+
+def _check_classes(known: Sequence[str], dataset: Dataset) -> None:
+    """Refuse data whose classes are others than the model's, or numbered otherwise: the score would say nothing."""
+    found, numbers = dataset.classes, tuple(map(str, range(len(known))))
+    if found == tuple(known[: len(found)]) or (tuple(known) == numbers and len(found) == len(known)):
+        return
+    if found == numbers[: len(found)]:
+        order = ", ".join(f"{number} {name}" for number, name in zip(found[:12], known, strict=False))
+        warnings.warn(f"labels of {dataset.name} are numbers, and count as {order}", UserWarning, stacklevel=2)
+        return
+    strange = [name for name in found if name not in known]
+    why = f"{strange[0]!r} is none of them" if strange else "the order differs"
+    raise ConfigError(
+        f"the classes of {dataset.name} are {', '.join(found[:12])}, and those of the model {', '.join(known[:12])}: "
+        f"{why}; give data with the model's classes, in that order"
+    )
+
+
+def _trained_on(provenance: dict[str, Any]) -> str | None:
+    """Return the name of a model's data set, if its provenance tells one: anything may stand there."""
+    found: Any = provenance
+    for key in ("config", "data", "name"):
+        found = found.get(key) if isinstance(found, dict) else None
+    return found if isinstance(found, str) else None
+
+
+def _settings(file: Path) -> DataConfig | None:
+    """Return what the settings of a model's run say of its data, None if they are not beside it."""
+    settings = (file if file.is_dir() else file.parent) / "config.toml"
+    return load_config(settings).data if settings.is_file() else None
