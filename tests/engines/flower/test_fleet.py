@@ -136,11 +136,19 @@ def killed(fleet: Fleet, refused: subprocess.Popen[str]) -> Path:
     checkpoint = folder / "checkpoint/state.safetensors"
     wait_until(lambda: checkpoint.exists() or process.poll() is not None)
     for pid, line in marked(fleet.folder).items():
-        if "flwr-serverapp" in line:
+        if "flwr-serverapp" in line and holds(pid, folder):  # that of the refused run may still be there
             os.kill(pid, signal.SIGKILL)
     fleet.processes.pop("killed").kill()
     process.wait()
     return folder
+
+
+def holds(pid: int, folder: Path) -> bool:
+    """Return whether a process has a file of a folder open: whoever writes a run holds its lock."""
+    try:
+        return any(file.readlink().parent == folder.resolve() for file in Path(f"/proc/{pid}/fd").iterdir())
+    except OSError:  # ended by now
+        return False
 
 
 @pytest.fixture(scope="module")
