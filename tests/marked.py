@@ -19,16 +19,23 @@ def listening(folder: Path) -> set[IPv4Address | IPv6Address]:
     """Return the addresses on which the processes that bear a folder's mark accept connections."""
     sockets = set()
     for pid in marked(folder):
-        with suppress(OSError):  # ended by now
-            for file in Path(f"/proc/{pid}/fd").iterdir():
-                with suppress(OSError):  # closed by now
-                    sockets.update(re.findall(r"socket:\[([0-9]+)\]", str(file.readlink())))
+        sockets.update(re.findall(r"socket:\[([0-9]+)\]", " ".join(open_files(pid))))
     places = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         for fields in map(str.split, Path(table).read_text().splitlines()[1:]):
             if fields[3] == "0A" and fields[9] in sockets:  # LISTEN
                 places.add(_address(bytes.fromhex(fields[1].partition(":")[0])))
     return places
+
+
+def open_files(pid: int) -> set[str]:
+    """Return what a process has open, as paths or as kinds with a number."""
+    names = set()
+    with suppress(OSError):  # ended by now
+        for file in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(OSError):  # closed by now
+                names.add(str(file.readlink()))
+    return names
 
 
 def _address(words: bytes) -> IPv4Address | IPv6Address:

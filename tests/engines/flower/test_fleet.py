@@ -23,7 +23,7 @@ from fedpm.experiment import api
 from fedpm.experiment.build import Experiment
 from tests.engines.flower.conftest import records, sets
 from tests.engines.missing import Only
-from tests.marked import marked
+from tests.marked import marked, open_files
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedpm[flower]'")
 httpx = pytest.importorskip("httpx")  # comes with Flower
@@ -136,19 +136,11 @@ def killed(fleet: Fleet, refused: subprocess.Popen[str]) -> Path:
     checkpoint = folder / "checkpoint/state.safetensors"
     wait_until(lambda: checkpoint.exists() or process.poll() is not None)
     for pid, line in marked(fleet.folder).items():
-        if "flwr-serverapp" in line and holds(pid, folder):  # that of the refused run may still be there
+        if "flwr-serverapp" in line and str(folder / ".lock") in open_files(pid):  # not that of the refused run
             os.kill(pid, signal.SIGKILL)
     fleet.processes.pop("killed").kill()
     process.wait()
     return folder
-
-
-def holds(pid: int, folder: Path) -> bool:
-    """Return whether a process has a file of a folder open: whoever writes a run holds its lock."""
-    try:
-        return any(file.readlink().parent == folder.resolve() for file in Path(f"/proc/{pid}/fd").iterdir())
-    except OSError:  # ended by now
-        return False
 
 
 @pytest.fixture(scope="module")
