@@ -52,6 +52,26 @@ def test_the_rate_rises_over_a_share_of_the_steps() -> None:
     assert places == pytest.approx([1 / 3, 1, 2, 3, 4])
 
 
+@pytest.mark.parametrize("behind", [False, True])
+def test_epsilon_holds_back_values_with_small_gradients(behind: bool) -> None:
+    values, still = torch.zeros(3, requires_grad=True), torch.zeros(1, requires_grad=True)
+    optimiser = Local(epochs=1, batch_size=1, lr=0.5, epsilon=2.0).optimiser_of([values, still], round=1, examples=1)
+    gradients = torch.tensor([4.0, -1.0, 1e-9])
+    values.grad = torch.tensor([1.0, -1.0, 1.0]) if behind else gradients
+    still.grad = torch.zeros(1)
+    optimiser.step([gradients, None] if behind else None)
+    size = math.sqrt((16 + 1) / 3)  # root mean square of the layer
+    assert values.tolist() == pytest.approx([-0.5 * 4 / (4 + 2 * size), 0.5 / (1 + 2 * size), 0], abs=1e-6)
+    assert still.item() == 0
+
+
+def test_the_ruled_rate_makes_up_for_epsilon() -> None:
+    alone, held = (Local(epochs=2, batch_size=8, lr=None, travel=0.5, epsilon=epsilon) for epsilon in (0.0, 0.5))
+    assert held.rate(3, 32) == pytest.approx(2 * alone.rate(3, 32))
+    size = 0.5  # of its layer's gradients: it goes as far
+    assert held.rate(3, 32) * size / (size + 0.5) == pytest.approx(alone.rate(3, 32))
+
+
 @pytest.mark.parametrize("gradient", ["theta", "identity"])
 def test_straight_through_gradient_follows_its_definition(gradient: str) -> None:
     network = MaskedNetwork(nn.Linear(9, 5))
@@ -69,7 +89,8 @@ def test_straight_through_gradient_follows_its_definition(gradient: str) -> None
     found = torch.cat([score.grad.flatten() for score in sampled.scores.values()])
     through_sample = theta if gradient == "theta" else torch.ones_like(theta)  # ∂m/∂θ
     torch.testing.assert_close(found, upstream * weights * through_sample * theta * (1 - theta))  # · ∂θ/∂s
-    assert all(weight.grad is None for weight in sampled.weights.values())
+    kept = torch.cat([weight.grad.flatten() for weight in sampled.weights.values()])
+    torch.testing.assert_close(kept, upstream)  # which ε is held against
 
 
 def test_the_expected_network_has_the_exact_gradient_of_its_scores(data: Dataset) -> None:

@@ -161,6 +161,13 @@ class LocalConfig(Settings):
         ge=0,
         le=1,
     )
+    epsilon: float = setting(
+        0.0,
+        "Adam's ε as a share of the gradients of a layer: a weight whose gradients are small beside them moves less; 0: "
+        "all move equally far; 1 suits clients that differ much in their classes (docs/start.md)",
+        ge=0,
+        le=100,
+    )
     float_lr: float = setting(
         0.001, "rate of Adam on parameters that are trained as floats, such as the scales of norm layers", gt=0
     )

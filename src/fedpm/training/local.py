@@ -38,6 +38,7 @@ class Local:
         lr_fade: T; the rate falls as 1/√(1 + (round − 1)/T) too, which never stops learning; 0 if it does not.
         lr_warmup: the share of a round's steps over which the rate rises to its height: at first Adam knows the signs
             of gradients alone, and moves all values equally far.
+        epsilon: Adam's ε as a share of a layer's gradients: a value whose gradients are small beside them moves less.
         float_lr: the rate of Adam on parameters that are trained as floats beside the others.
         travel: how far a value goes in a round at the ruled rate: if all steps agree with ``exponent`` 1, if they pull
             to and fro with ½.
@@ -57,6 +58,7 @@ class Local:
     lr_decay: float = 1.0
     lr_fade: float = 0.0
     lr_warmup: float = 0.0
+    epsilon: float = 0.0
     float_lr: float = 0.001
     travel: float = 1.0
     most: float = 1.0
@@ -71,19 +73,22 @@ class Local:
     precision: torch.dtype = torch.float32
 
     def rate(self, round: int, examples: int) -> float:
-        """Return the rate of a client with so many examples in a round: lr · lr_decay^(round − 1) / √(1 + …)."""
+        """Return the rate of a client with so many examples in a round: lr · lr_decay^(round − 1) / √(1 + …).
+
+        With ``epsilon`` the ruled rate is higher: a value whose gradients are half as large as its layer's goes as far.
+        """
         faded = math.sqrt(1 + (round - 1) / self.lr_fade) if self.lr_fade else 1.0
         steps = self.steps(examples)
         ruled = min(self.most, self.travel / steps**self.exponent)
         if round == 1:
             ruled = max(ruled, min(FASTEST, self.first / steps))
-        start = ruled if self.lr is None else self.lr
+        start = ruled * (1 + 2 * self.epsilon) if self.lr is None else self.lr
         return start * self.lr_decay ** (round - 1) / faded
 
     def optimiser_of(self, parameters: Iterable[torch.Tensor], round: int, examples: int) -> Optimiser:
         """Return what moves the parameters of a client with so many examples; fresh, for clients keep no state."""
         warmup = math.ceil(self.lr_warmup * self.steps(examples))
-        return Optimiser(self.optimiser, parameters, self.rate(round, examples), warmup)
+        return Optimiser(self.optimiser, parameters, self.rate(round, examples), warmup, self.epsilon)
 
     def steps(self, examples: int) -> int:
         """Return the number of steps of a round."""

@@ -52,11 +52,10 @@ class SampledWeights:
         torch.mul(self._theta, self._frozen, out=self._sampled)
 
     def backpropagate(self) -> None:
-        """Turn the gradients of ``weights`` into those of ``scores``."""
+        """Make of the gradients of ``weights`` those of ``scores``."""
         self.slope()
         for name, weight in self.weights.items():
-            self.scores[name].grad = None if weight.grad is None else weight.grad.mul_(self._slopes[name])
-            weight.grad = None
+            self.scores[name].grad = None if weight.grad is None else self._slopes[name].mul_(weight.grad)
 
     def slope(self) -> torch.Tensor:
         """Return ∂ẇ/∂s at the last sample, one number a weight."""
@@ -98,7 +97,9 @@ class _ScoreSteps:
     def learn(self) -> None:
         """Move the scores."""
         self._sampled.backpropagate()
-        self._optimiser.step()
+        self._optimiser.step(behind=[weight.grad for weight in self.weights.values()])
+        for weight in self.weights.values():
+            weight.grad = None
 
 
 @dataclass(frozen=True)
