@@ -75,14 +75,15 @@ class Local:
     def rate(self, round: int, examples: int) -> float:
         """Return the rate of a client with so many examples in a round: lr · lr_decay^(round − 1) / √(1 + …).
 
-        With ``epsilon`` the ruled rate is higher: a value whose gradients are half as large as its layer's goes as far.
+        With ``epsilon`` the ruled rate is higher: a value whose gradients are half as large as its layer's goes as far,
+        but where few steps make the rate as high as it may be.
         """
         faded = math.sqrt(1 + (round - 1) / self.lr_fade) if self.lr_fade else 1.0
         steps = self.steps(examples)
-        ruled = min(self.most, self.travel / steps**self.exponent)
+        ruled = min(self.most * (1 + self.epsilon), self.travel * (1 + 2 * self.epsilon) / steps**self.exponent)
         if round == 1:
             ruled = max(ruled, min(FASTEST, self.first / steps))
-        start = ruled * (1 + 2 * self.epsilon) if self.lr is None else self.lr
+        start = ruled if self.lr is None else self.lr
         return start * self.lr_decay ** (round - 1) / faded
 
     def optimiser_of(self, parameters: Iterable[torch.Tensor], round: int, examples: int) -> Optimiser:
