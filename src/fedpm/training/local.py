@@ -80,7 +80,7 @@ class Local:
         """
         faded = math.sqrt(1 + (round - 1) / self.lr_fade) if self.lr_fade else 1.0
         steps = self.steps(examples)
-        ruled = min(self.most * (1 + self.epsilon), self.travel * (1 + 2 * self.epsilon) / steps**self.exponent)
+        ruled = min(self.most * (1 + self.epsilon / 2), self.travel * (1 + 2 * self.epsilon) / steps**self.exponent)
         if round == 1:
             ruled = max(ruled, min(FASTEST, self.first / steps))
         start = ruled if self.lr is None else self.lr
