@@ -26,8 +26,15 @@ COPIES = {
     "reference/results.md": "results/README.md",
 }
 """Pages that stand elsewhere in the repository."""
-MADE = ("reference/settings.md", "reference/commands.md", "reference/python.md")
-"""Pages made of the code, which names other pages as files."""
+MADE = ("reference/settings.md", "reference/commands.md", "reference/python.md", "reference/changelog.md")
+"""Pages that name others as files: those made of the code, and the changelog."""
+HEADS = {
+    "index.md": "hide: [navigation]",
+    "reference/results.md": "search: {exclude: true}",  # numbers alone, which would stand before every page that explains
+    "reference/benchmarks.md": "search: {boost: 0.3}",
+    "reference/changelog.md": "search: {boost: 0.1}",
+}
+"""What the site is to do with some of these pages."""
 os.environ.setdefault("JUPYTER_CONFIG_PATH", str(Path(__file__).parent))  # tutorials run as the settings there say
 
 
@@ -39,7 +46,7 @@ def on_startup(**_: object) -> None:
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are not in docs/."""
     made = {page: _moved((ROOT / source).read_text(), source, page) for page, source in COPIES.items()}
-    made["index.md"] = "---\nhide: [navigation]\n---\n" + made["index.md"]
+    made |= {page: f"---\n{head}\n---\n{made[page]}" for page, head in HEADS.items()}
     made |= {"reference/settings.md": _settings(), "reference/commands.md": _commands()}
     for page, text in made.items():
         files.append(File.generated(config, page, content=text))
@@ -121,7 +128,7 @@ def _moved(text: str, source: str, page: str) -> str:
 
 
 def _settings() -> str:
-    from fedpm.config import describe
+    from fedpm.config import describe, presets
 
     lines = [
         "# Settings",
@@ -130,6 +137,14 @@ def _settings() -> str:
         "`auto` is settled for the algorithm and the data; `config.toml` of a run folder says what it came to.",
         "`fedpm keys` prints the same.",
         "",
+        "## Presets",
+        "",
+        "Sets of settings with a name, to start from: `fedpm run --preset NAME`, or the first argument of `fedpm.run`.",
+        "Keys that a preset does not name have their defaults.",
+        "",
+        "| preset | what it is |",
+        "|---|---|",
+        *(f"| `{name}` | {_cell(about)} |" for name, about in reversed(presets().items())),
     ]
     rows = describe()
     for table, keys in groupby(rows, key=lambda row: row[0].rpartition(".")[0]):
