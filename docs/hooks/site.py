@@ -30,7 +30,7 @@ MADE = ("reference/settings.md", "reference/commands.md", "reference/python.md",
 """Pages that name others as files: those made of the code, and the changelog."""
 HEADS = {
     "index.md": "hide: [navigation]",
-    "reference/results.md": "search: {exclude: true}",  # numbers alone, which would stand before every page that explains
+    "reference/results.md": "search: {exclude: true}",  # numbers, which would stand before what explains them
     "reference/benchmarks.md": "search: {boost: 0.3}",
     "reference/changelog.md": "search: {boost: 0.1}",
 }

@@ -124,7 +124,12 @@ def test_keys_are_a_table_of_all_or_of_some() -> None:
 
 @pytest.mark.parametrize(
     ("command", "word"),
-    [("keys", "begin so"), ("model inspect", "run folder"), ("data get", "fedpm data list"), ("flower init", "app folder")],
+    [
+        ("keys", "begin so"),
+        ("model inspect", "run folder"),
+        ("data get", "fedpm data list"),
+        ("flower init", "app folder"),
+    ],
 )
 def test_help_says_what_an_argument_is(command: str, word: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "160")
