@@ -67,11 +67,18 @@ def on_page_content(content: str, page: Page, files: Files, **_: object) -> str:
     found = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.S)
     content = found.sub(lambda match: _formula(html.unescape(match[2]), match[1]), content)
     content = re.sub(r"<code>[^<]*</code>", lambda match: match[0].replace(r"\|", "|"), content)  # cells of tables
+    content = re.sub(r"<td[^>]*>.*?</td>", _breakable, content, flags=re.S)
     if page.file.src_uri.endswith(".py"):
         return _tutorial(content, page, files)
     if page.file.src_uri in MADE:
         return re.sub(r"\bdocs/([\w/-]+\.md)\b", lambda match: _link(match[1], page, files), content)
     return content
+
+
+def _breakable(cell: re.Match[str]) -> str:
+    """Return a cell of a table with places where a narrow screen may break its names."""
+    broken = re.compile(r"(?<=\w)(?=_\w)|(?<=\w[.:])(?=\w)")
+    return re.sub(r"(?<=<code>)[^<]+", lambda name: broken.sub("<wbr>", name[0]), cell[0])
 
 
 def _link(path: str, page: Page, files: Files) -> str:
