@@ -26,8 +26,15 @@ COPIES = {
     "reference/results.md": "results/README.md",
 }
 """Pages that stand elsewhere in the repository."""
-MADE = ("reference/settings.md", "reference/commands.md", "reference/python.md")
-"""Pages made of the code, which names other pages as files."""
+MADE = ("reference/settings.md", "reference/commands.md", "reference/python.md", "reference/changelog.md")
+"""Pages that name others as files: those made of the code, and the changelog."""
+HEADS = {
+    "index.md": "hide: [navigation]",
+    "reference/results.md": "search: {exclude: true}",  # numbers, which would stand before what explains them
+    "reference/benchmarks.md": "search: {boost: 0.3}",
+    "reference/changelog.md": "search: {boost: 0.1}",
+}
+"""What the site is to do with some of these pages."""
 os.environ.setdefault("JUPYTER_CONFIG_PATH", str(Path(__file__).parent))  # tutorials run as the settings there say
 
 
@@ -39,7 +46,7 @@ def on_startup(**_: object) -> None:
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are not in docs/."""
     made = {page: _moved((ROOT / source).read_text(), source, page) for page, source in COPIES.items()}
-    made["index.md"] = "---\nhide: [navigation]\n---\n" + made["index.md"]
+    made |= {page: f"---\n{head}\n---\n{made[page]}" for page, head in HEADS.items()}
     made |= {"reference/settings.md": _settings(), "reference/commands.md": _commands()}
     for page, text in made.items():
         files.append(File.generated(config, page, content=text))
@@ -60,11 +67,18 @@ def on_page_content(content: str, page: Page, files: Files, **_: object) -> str:
     found = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.S)
     content = found.sub(lambda match: _formula(html.unescape(match[2]), match[1]), content)
     content = re.sub(r"<code>[^<]*</code>", lambda match: match[0].replace(r"\|", "|"), content)  # cells of tables
+    content = re.sub(r"<td[^>]*>.*?</td>", _breakable, content, flags=re.S)
     if page.file.src_uri.endswith(".py"):
         return _tutorial(content, page, files)
     if page.file.src_uri in MADE:
         return re.sub(r"\bdocs/([\w/-]+\.md)\b", lambda match: _link(match[1], page, files), content)
     return content
+
+
+def _breakable(cell: re.Match[str]) -> str:
+    """Return a cell of a table with places where a narrow screen may break its names."""
+    broken = re.compile(r"(?<=\w)(?=_\w)|(?<=\w[.:])(?=\w)")
+    return re.sub(r"(?<=<code>)[^<]+", lambda name: broken.sub("<wbr>", name[0]), cell[0])
 
 
 def _link(path: str, page: Page, files: Files) -> str:
@@ -121,7 +135,7 @@ def _moved(text: str, source: str, page: str) -> str:
 
 
 def _settings() -> str:
-    from fedpm.config import describe
+    from fedpm.config import describe, presets
 
     lines = [
         "# Settings",
@@ -130,6 +144,14 @@ def _settings() -> str:
         "`auto` is settled for the algorithm and the data; `config.toml` of a run folder says what it came to.",
         "`fedpm keys` prints the same.",
         "",
+        "## Presets",
+        "",
+        "Sets of settings with a name, to start from: `fedpm run --preset NAME`, or the first argument of `fedpm.run`.",
+        "Keys that a preset does not name have their defaults.",
+        "",
+        "| preset | what it is |",
+        "|---|---|",
+        *(f"| `{name}` | {_cell(about)} |" for name, about in reversed(presets().items())),
     ]
     rows = describe()
     for table, keys in groupby(rows, key=lambda row: row[0].rpartition(".")[0]):

@@ -52,11 +52,13 @@ figure.tight_layout()
 figure.savefig("accuracy.png")  # a notebook shows it; for Python alone, here it is
 
 # %% [markdown]
-# Sending the weights of this network once, to one client, would take as long a message as this:
+# Had weights been sent instead, every client would have got them and sent them back in every round, 4 bytes each:
 
 # %%
-parameters = result.summary["parameters"]
-print(f"{parameters:,} parameters, {4 * parameters / 1e3:.0f} kB as floats")
+parameters, clients = result.summary["parameters"], 10
+weights = 4 * parameters * clients * 2 * len(rounds)
+print(f"masks:   {sent[-1] / 1e3:>8,.0f} kB, all clients, both ways, all rounds")
+print(f"weights: {weights / 1e3:>8,.0f} kB, {weights / sent[-1]:.0f} times as many")
 
 # %% [markdown]
 # ## The model is a seed and a mask

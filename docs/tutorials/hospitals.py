@@ -60,7 +60,7 @@ print([round(record["accuracy"], 3) for record in result.rounds])
 # %% [markdown]
 # ## When places lack classes
 #
-# Who lacks classes unlearns them, in every method: local training pulls the network towards what it sees. Two settings work against it.
+# A client that lacks classes unlearns them, in every method: local training pulls the network towards what it sees. Two settings work against it.
 # `logit_adjustment` tells the local loss how rare each class is at the place (nothing of it is sent). `discount` keeps a part of what
 # the masks of earlier rounds said, so that a round forgets less. With and without them:
 
@@ -77,7 +77,7 @@ for name, run in runs.items():
 # %% [markdown]
 # Compare means of some rounds: there are 359 test images, so a hundredth is four of them, and that much is chance. `logit_adjustment` helps in the
 # first round; later the difference is chance. `discount` brings nothing here: voss has all classes and the others six each, and who remembers
-# longer learns more slowly. It is for harder splits. Of ten places with two digits each, and a convolutional network, the mean accuracy of rounds 16
+# longer learns more slowly. It is for harder splits. With ten places of two digits each, and a convolutional network, the mean accuracy of rounds 16
 # to 20 is 0.36 with neither setting, 0.55 with the first, 0.75 with the second and 0.78 with both (seed 0, half a minute each):
 #
 # ```

@@ -51,7 +51,7 @@ print("trained", list(network.trained))
 #
 # The first argument says what to start from; keywords change it. A table of settings is a mapping. With data of your own, start from `"quickstart"`
 # and set `effort` to `"rounds"`, as here: each round teaches as much as it can. The preset's own effort, `"bits"`, sends about half the bytes and
-# needs more rounds: on this task it is only after six or seven where the second of `"rounds"` is. Go back to it when bytes are what counts.
+# needs more rounds: on this task it takes six or seven to get where `"rounds"` is after two. Go back to it when bytes are what counts.
 #
 # `on_round` sees each round as it ends. With `out="runs/own"` the run would also leave a folder, from which `fedpm.resume("runs/own", net=net,
 # data=data)` goes on if it is killed.

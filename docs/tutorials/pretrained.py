@@ -93,7 +93,7 @@ for name, run in {"masks and head": tuned, "all weights": dense}.items():
 #
 # ## Share it
 #
-# The file has the mask, the head, and the SHA-256 of the base. Who opens it needs the same base. Another one is refused.
+# The file has the mask, the head, and the SHA-256 of the base. Whoever opens it needs the same base. Another one is refused.
 
 # %%
 tuned.file.save("tuned.fedpm")

@@ -8,9 +8,10 @@
 # %% [markdown]
 # # Privacy
 #
-# A mask is a sample, and a sample hides something. How much, depends on how far one example can move it. With `privacy.unit = "example"`, gradients
+# A mask is a sample, and a sample hides something. How much depends on how far one example can move it. With `privacy.unit = "example"`, gradients
 # are clipped and noise is added. Then all that is ever sent tells hardly more about any single example than a number ε allows: the smaller, the less.
-# ε is a budget that you set for the whole run. It needs the extra `privacy`: in your clone, `pip install -c constraints.txt -e '.[privacy]'`.
+# ε is a budget that you set for the whole run. 8, as here, is weak: strong promises begin around 1, and cost more accuracy. It needs the extra
+# `privacy`: in your clone, `pip install -c constraints.txt -e '.[privacy]'`.
 
 # %%
 from torch import nn

@@ -122,6 +122,20 @@ def test_keys_are_a_table_of_all_or_of_some() -> None:
     assert row.split()[:2] == ["fedpm.effort", "bits"]
 
 
+@pytest.mark.parametrize(
+    ("command", "word"),
+    [
+        ("keys", "begin so"),
+        ("model inspect", "run folder"),
+        ("data get", "fedpm data list"),
+        ("flower init", "app folder"),
+    ],
+)
+def test_help_says_what_an_argument_is(command: str, word: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    assert word in fedpm(*command.split(), "--help").stdout
+
+
 def test_help_keeps_its_brackets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "160")
     assert "between c and 1 − c" in fedpm("privacy", "curve", "--help").stdout

@@ -70,7 +70,7 @@ class FlipFilterSettings(Settings):
     deviations: float = setting(
         6.0, "standard deviations beyond the median of a round at which an upload is left out", ge=3
     )
-    factor: float = setting(3.0, "and times the median that its extra flips are at least", ge=1)
+    factor: float = setting(3.0, "and its extra flips must also exceed this many times the median of the round", ge=1)
 
 
 register(

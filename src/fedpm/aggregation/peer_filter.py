@@ -59,7 +59,9 @@ def differences(packed: list[npt.NDArray[np.uint8]]) -> npt.NDArray[np.float64]:
 class PeerFilterSettings(FlipFilterSettings):
     """The aggregator ``peer-filter``."""
 
-    peers: float = setting(2.0, "the same of the bits in which it differs from the others", ge=1)
+    peers: float = setting(
+        2.0, "the same factor, for the number of bits in which it differs from the other uploads", ge=1
+    )
 
 
 register(

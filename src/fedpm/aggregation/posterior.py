@@ -97,8 +97,8 @@ class AggregationSettings(Settings):
     )
     discount: Literal["auto"] | Annotated[float, Field(ge=0, lt=1, multiple_of=1 / UNIT)] = setting(
         "auto",
-        "what is kept of earlier masks when a round ends, in place of resets: 0.25, 0.5 or 0.75; 0: all, and resets; "
-        "auto: FedPM 0.5 where not all clients take part",
+        "what is kept of earlier masks when a round ends, in place of resets: 0.25, 0.5 or 0.75; 0: no discount, "
+        "counts are kept until the next reset (reset_every); auto: FedPM 0.5 where not all clients take part",
     )
     relay: bool | Literal["auto"] = setting(
         "auto",

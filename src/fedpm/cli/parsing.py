@@ -4,6 +4,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
+from typer.utils import get_params_from_function
 
 from fedpm.errors import ConfigError, StoppedError, choices
 
@@ -19,6 +20,11 @@ MEANT = {
 
 class Group(TyperGroup):
     """A program of several commands."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        for command in self.commands.values():
+            _give_help(command)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that is called."""
@@ -40,6 +46,14 @@ class Group(TyperGroup):
         if near and near[0] in others:
             return f"did you mean {others[near[0]]}? There are: {', '.join(commands)}"
         return choices(word, commands)
+
+
+def _give_help(command: Any) -> None:
+    """Give arguments their help again: typer 0.20 sets it first, and click 8.5, which has a place for it, sets none."""
+    said = get_params_from_function(command.callback) if command.callback else {}
+    for parameter in command.params:
+        if parameter.param_type_name == "argument":
+            parameter.help = said[parameter.name].default.help
 
 
 class SettingsCommand(TyperCommand):

@@ -53,7 +53,9 @@ class Config(Settings):
     )
     engine: Annotated[str, _known(ENGINES)] = setting("inprocess", "what runs the clients", changes_results=False)
     workers: Literal["auto"] | int = setting(
-        "auto", "processes that train clients, never changes results; auto: as many as pay", changes_results=False
+        "auto",
+        "processes that train clients, never changes results; auto: as many as make it faster",
+        changes_results=False,
     )
     decoders: int = setting(
         1,

@@ -79,8 +79,8 @@ def on_demand(
     Args:
         load: returns the data of a client by its number, as ``fedpm.dataset`` takes them; the same ones each time.
         count: how many clients there are.
-        validation: what the server chooses on, and ``test`` what it reports on.
-        test: see there.
+        validation: what the server chooses on, as ``fedpm.dataset`` takes it.
+        test: what the server tests on, in the same forms.
         label: the column of a table that is the label.
         classes: the names of the classes; without it those that occur in the server's data.
         name: of the data, for reports.
