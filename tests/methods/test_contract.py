@@ -237,9 +237,7 @@ def test_masks_of_a_client_whose_loss_is_no_number_are_left_out(name: str, data:
 
     rounds: list[fedpm.Round] = []
     with pytest.raises(EngineError, match="diverged"), pytest.warns(UserWarning, match="learned nothing"):
-        fedpm.run(
-            small_config(rounds=1, algorithm=name), net=small_net(), data=data, loss=lost, on_round=rounds.append
-        )
+        fedpm.run(small_config(rounds=1, algorithm=name), net=small_net(), data=data, loss=lost, on_round=rounds.append)
     assert rounds[0]["faults"] == {"diverged": len(rounds[0]["clients"])}
     assert all("training diverged" in reason for reason in rounds[0]["rejected"].values())
 

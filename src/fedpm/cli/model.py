@@ -94,7 +94,10 @@ def _sparsity(model: Model, masked: MaskedNetwork) -> Table:
 def evaluate_model(
     file: File,
     data: Annotated[
-        str | None, typer.Option(help="Data set, or your own: a file counts whole (default: what it was trained on).")
+        str | None,
+        typer.Option(
+            help="Data set, or your own: a file or class/*.png counts whole (default: what it was trained on)."
+        ),
     ] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Folder that holds data sets.")] = None,
     packed: Annotated[bool, typer.Option("--packed", help="Compute with 2-bit weights in memory.")] = False,
@@ -102,7 +105,7 @@ def evaluate_model(
     label: Label = None,
     client: Client = None,
 ) -> None:
-    """Evaluate on the test part of a data set, or on all rows of a table."""
+    """Evaluate on the test part of a data set, on all rows of a table, or on all images of a folder class/*.png."""
     import torch
 
     from fedpm.cli.scored import check_fit, scored_on

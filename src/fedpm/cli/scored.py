@@ -8,7 +8,7 @@ from typing import Any
 from fedpm.config import load as load_config
 from fedpm.config.sections import DataConfig
 from fedpm.data.datasets import DATASETS, Dataset, load_dataset
-from fedpm.data.paths import whole
+from fedpm.data.paths import countable, whole
 from fedpm.errors import ConfigError
 from fedpm.experiment.division import load
 from fedpm.model.file import Model
@@ -29,9 +29,9 @@ def scored_on(
         said = {key: column for key, column in columns.items() if column is not None}
         own = load(settings.model_copy(update=said))
         return own, f"all of {Path(settings.test).stem}" if settings.test else f"the test part of {own.name}"
-    if name not in DATASETS and Path(name).is_file():  # a tenth of it would be the share that a run holds out
+    if name not in DATASETS and (path := countable(Path(name))):  # a tenth would be the share that a run holds out
         known = {key: column or getattr(settings, key, None) for key, column in columns.items()}
-        return whole(Path(name), tuple(model.header.classes), **known), f"all of {Path(name).stem}"
+        return whole(path, tuple(model.header.classes), **known), f"all of {Path(name).stem}"
     chosen = load_dataset(name, data_dir, **columns)
     return chosen, f"the test part of {chosen.name}"
 
