@@ -371,6 +371,26 @@ def test_a_federation_of_one_client_is_told_in_the_singular(tmp_path: Path) -> N
         build(small_config(clients={"total": 2}, data=settings, model={"name": "mlp"}))
 
 
+def test_data_are_shown_in_one_short_line(tmp_path: Path) -> None:
+    for name in ("oslo", "bergen"):
+        write_images(tmp_path / name, 10)
+    made = fedpm.federation(tmp_path, name="pets")
+    assert repr(made) == "<fedpm.Federation: pets, 2 clients, 36 examples to train on, 4 to test on, 2 classes>"
+    assert repr(made.train) == "<fedpm.Shard: 36 examples, inputs uint8 of shape (1, 8, 8)>"
+    told = "<fedpm.Dataset: own, 30 examples to train on, 30 to test on, "
+    assert repr(fedpm.dataset(PAIR, PAIR)) == f"{told}3 classes>"
+    assert repr(fedpm.dataset((X, X[:, 0]), (X, X[:, 0]))) == f"{told}labels float32>"
+    crowd = fedpm.on_demand(lambda client: PAIR, 5000, validation=PAIR, test=PAIR)
+    words = "own, 5,000 clients that are loaded on demand, 30 examples to test on, 3 classes"
+    assert repr(crowd) == f"<fedpm.OnDemand: {words}>"
+
+
+def test_the_help_of_a_data_set_names_what_is_read_and_that_there_has_to_be_a_test() -> None:
+    told = fedpm.dataset.__doc__ or ""
+    assert all(form in told for form in ("``(inputs, labels)``", "torch", "pandas", ".csv", ".npz", "class/*.png"))
+    assert re.search(r"test: .* has to be given", told)
+
+
 def test_files_that_name_no_clients_are_a_data_set_to_split(tmp_path: Path) -> None:
     for made in (of_path(write_images(tmp_path / "images", count=10)), of_path(write_table(tmp_path / "table.csv"))):
         assert type(made) is Dataset

@@ -106,6 +106,30 @@ def test_a_model_knows_its_columns_and_takes_them_in_any_order(algorithm: str, c
     )
 
 
+def test_a_model_from_python_knows_its_columns_of_labels_and_clients(cli: Command, tmp_path: Path) -> None:
+    owners = np.array(["oslo", "bergen"])[np.arange(60) % 2]
+    table = {"a": X[:, 0], "b": X[:, 1], "diagnosis": WORDS, "ward": owners}
+    file = write(tmp_path / "table.csv", table)
+    made = fedpm.federation(file, test=file, label="diagnosis", client="ward")
+    fedpm.run("quickstart", **SMALL, data=made).file.save(tmp_path / "made.fedpm")
+    done = cli("model", "eval", "made.fedpm", "--data", "table.csv")
+    assert done.stdout.endswith(" on all of table, 60 examples\n"), done.stderr
+    assert "label: diagnosis\nclient: ward\n" in cli("model", "inspect", "made.fedpm").stdout
+    plain = fedpm.dataset(of("a", "label"), of("a", "label"))
+    assert (plain.named, fedpm.dataset((X, WORDS), (X, WORDS)).named) == ({"label": "label"}, {})
+
+
+def test_a_run_is_scored_on_its_test_table_though_its_training_table_is_gone(cli: Command, tmp_path: Path) -> None:
+    for name in ("train.csv", "test.csv"):
+        write(tmp_path / name, {"b": X[:, 1], "a": X[:, 0], "diagnosis": WORDS})
+    data = {"name": "folder", "path": "train.csv", "test": "test.csv", "label": "diagnosis"}
+    fedpm.run("quickstart", **SMALL, clients={"total": 2}, data=data, out="run")
+    before = cli("model", "eval", "run").stdout
+    assert before.endswith(" on all of test, 60 examples\n")
+    (tmp_path / "train.csv").unlink()
+    assert cli("model", "eval", "run").stdout == before
+
+
 def test_names_that_would_fill_a_model_file_are_left_out(tmp_path: Path) -> None:
     long = {f"{name}{'x' * 100_000}" if name != "label" else name: values for name, values in TABLE.items()}
     made = fedpm.run("quickstart", **SMALL, clients={"total": 2}, data=fedpm.dataset(long, long))

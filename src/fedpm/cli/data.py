@@ -127,6 +127,18 @@ def _figures(values: list[float]) -> str:
     return " ".join(f"{value:.4f}" for value in values)
 
 
+def channel_statistics(dataset: Dataset) -> tuple[list[float], list[float]]:
+    """Return mean and standard deviation of each channel or column of training inputs; images count in [0, 1]."""
+    import numpy as np
+
+    x = np.asarray(dataset.train.x)
+    scale = 255.0 if x.dtype == np.uint8 else 1.0
+    channels = [x] if x.ndim < 2 else [x[:, channel] for channel in range(x.shape[1])]
+    return [float(c.mean(dtype=np.float64) / scale) for c in channels], [
+        float(c.std(dtype=np.float64) / scale) for c in channels
+    ]
+
+
 def describe(dataset: Dataset) -> str:
     """Return a data set in figures."""
     y, each = (
@@ -144,7 +156,7 @@ def describe(dataset: Dataset) -> str:
         named if dataset.labelled else f"labels    {'×'.join(map(str, y.shape[1:])) or 'a number'} {y.dtype}",
         f"input     {'×'.join(map(str, dataset.input_shape))} {dataset.train.x.dtype}",
     ]
-    mean, std = dataset.channel_statistics()
+    mean, std = channel_statistics(dataset)
     kind = "column" if len(dataset.input_shape) == 1 else "channel"
     lines.append(f"mean      {_figures(mean)}  (of the training inputs, a {kind})")
     lines.append(f"std       {_figures(std)}")

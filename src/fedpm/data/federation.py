@@ -27,7 +27,7 @@ TRAIN = "train"
 _SHARE = 0.1  # of each client's examples, unless said
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Federation(Dataset):
     """A data set whose training examples belong to clients.
 
@@ -52,7 +52,8 @@ class Federation(Dataset):
         train = self.validation if client is None else self.train.take(self.parts()[client])
         if train is None:
             raise DataError("the server has no examples to choose on; give federation(…, validation=…)")
-        return Dataset(self.name, train, self.test, self.classes, self.preprocessing, columns=self.columns)
+        about = (self.name, train, self.test, self.classes, self.preprocessing)
+        return Dataset(*about, columns=self.columns, named=self.named)
 
     def parts(self) -> list[Indices]:
         """Return the numbers of each client's training examples."""
@@ -147,6 +148,7 @@ def federation(
         np.repeat(np.arange(len(own)), [len(shard) for shard in own]),
         shards.get("validation"),
         columns=columns,
+        named={"label": label, "client": client} if columns else {},
     )
     if "test" not in server:
         made, held, owner = made._without(test, 0, "test")
