@@ -148,7 +148,7 @@ def describe(dataset: Dataset) -> str:
             for part, shard in (("train", dataset.train), ("test", dataset.test))
         },
     )
-    named = f"classes   {len(dataset.classes)}: {_shortened(list(dataset.classes))}"
+    named = f"classes   {len(dataset.classes)}: {_shortened([_seen(name) for name in dataset.classes])}"
     lines = [
         f"name      {dataset.name}",
         f"train     {len(dataset.train):,} examples{each['train']}",
@@ -177,7 +177,7 @@ def describe_split(dataset: Dataset, parts: list[Indices], names: Sequence[str] 
         classes = (counts > 0).sum(1)
         lines.append(f"classes   {classes.min()} to {classes.max()} a client, mean {classes.mean():.2f}")
     for client in range(min(rows, len(parts))):
-        there = [f"{dataset.classes[c]}:{counts[client, c]}" for c in np.flatnonzero(counts[client])]
+        there = [f"{_seen(dataset.classes[c])}:{counts[client, c]}" for c in np.flatnonzero(counts[client])]
         held = f" = {_shortened(there)}" if there else ""
         lines.append(f"  client {names[client] if names else client}: {sizes[client]:,}{held}")
     if len(parts) > rows:
@@ -191,6 +191,11 @@ def _per_class(shard: Shard, classes: int) -> str:
     counts = np.bincount(shard.y, minlength=classes)
     low, high = int(counts.min()), int(counts.max())
     return f"{low:,} a class" if low == high else f"{low:,} to {high:,} a class"
+
+
+def _seen(name: str) -> str:
+    """Return the name of a class, quoted if spaces at its ends would not be seen."""
+    return name if name == name.strip() else repr(name)
 
 
 def _shortened(items: list[str], most: int = 12) -> str:
