@@ -163,8 +163,8 @@ def test_classes_that_differ_in_spaces_alone_are_told() -> None:
     words = np.array(["benign", "benign ", "sick"])[Y]
     (sentence,) = told(fedpm.dataset((X, words), (X, words)))
     assert sentence == (
-        "the classes 'benign' and 'benign ' of your data differ in spaces alone, and count as two: if one is meant, take "
-        "the spaces out of the labels"
+        "the classes 'benign' and 'benign ' of your data differ in spaces alone, and count as two: if one is meant, "
+        "take the spaces out of the labels"
     )
     letters = np.array(["a", "A", "b"])[Y]
     assert not told(fedpm.dataset((X, letters), (X, letters)))
