@@ -99,6 +99,16 @@ def test_show_of_a_table_tells_columns_apart(cli: Command, tmp_path: Path) -> No
         f"{','.join('abcdefghi')},label\n{wide}".replace(",9\n", ",0\n").replace(",10\n", ",1\n")
     )
     assert re.search(r"mean      0\.5\d+ to 8\.5\d+  ", cli("data", "show", "wide.csv").stdout)
+    page = Path(__file__).parents[2] / "docs" / "howto" / "chance.md"
+    assert "of more than eight, the least and the greatest" in page.read_text()
+
+
+def test_show_quotes_classes_whose_spaces_would_not_be_seen(cli: Command, tmp_path: Path) -> None:
+    rows = "".join(f"{place},{('benign', 'benign ', 'sick')[place % 3]}\n" for place in range(60))
+    (tmp_path / "table.csv").write_text(f"a,label\n{rows}")
+    shown = cli("data", "show", "table.csv", "--split", "iid", "--clients", "2").stdout
+    assert "classes   3: benign 'benign ' sick\n" in shown
+    assert " 'benign ':" in shown
 
 
 def test_show_writes_only_where_it_is_told_and_over_nothing(cli: Command, tmp_path: Path) -> None:

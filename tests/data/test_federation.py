@@ -19,6 +19,7 @@ from fedpm.data.lazy import Lazy
 from fedpm.data.paths import of_path
 from fedpm.engines.flower.deploy.settings import AppSettings
 from fedpm.errors import ConfigError, DataError
+from fedpm.experiment.build import build
 from tests.command import Command, cli
 from tests.experiment.test_loop import without_times
 from tests.small import small_config, small_net
@@ -311,7 +312,7 @@ def test_a_pandas_table_is_a_table(tmp_path: Path) -> None:
     assert np.array_equal(made.train.x, read.train.x)
     assert np.array_equal(made.train.y, read.train.y)
     frame["ward"] = "west"
-    with pytest.raises(DataError, match="client oslo: column 'ward' holds 'west' in row 0, counted from 0; inputs"):
+    with pytest.raises(DataError, match="client oslo: column 'ward' holds 'west' in the row of index 0; inputs"):
         fedpm.federation(frame)
     frame["label"] = frame["label"].where(frame.index != 4)
     with pytest.raises(DataError, match="client oslo: label 2 is nan, and others are words; fill it, or leave it out"):
@@ -338,6 +339,56 @@ def test_images_lie_in_folders_of_clients_and_classes(tmp_path: Path) -> None:
     write_images(tmp_path / "narvik", size=9)
     with pytest.raises(DataError, match=r"client narvik: an input is uint8 of shape \(1, 9, 9\), and at client bergen"):
         of_path(tmp_path)
+
+
+def test_a_folder_test_beside_those_of_clients_is_tested_on(tmp_path: Path) -> None:
+    for name, count in (("oslo", 10), ("bergen", 10), ("test", 6)):
+        write_images(tmp_path / name, count)
+    made, read = fedpm.federation(str(tmp_path)), fedpm.load_dataset(tmp_path)
+    assert (made.clients, len(made.train), len(made.test), made.test_owner) == (("bergen", "oslo"), 40, 12, None)
+    assert np.array_equal(made.test.x, read.test.x)
+    for test in (0.2, tmp_path / "test"):
+        with pytest.raises(DataError, match=r"holds a folder test already; leave out test=…, or that folder"):
+            fedpm.federation(tmp_path, test=test)
+
+
+def test_folders_train_and_test_are_a_data_set_to_split(tmp_path: Path) -> None:
+    for name, count in (("train", 10), ("test", 6)):
+        write_images(tmp_path / name, count)
+    made = fedpm.load_dataset(tmp_path)
+    assert type(made) is Dataset
+    assert (made.name, made.classes, len(made.train), len(made.test)) == (tmp_path.name, ("cat", "dog"), 20, 12)
+    with pytest.raises(DataError, match=r"the folders train and test, and none of clients; give fedpm.load_dataset\("):
+        fedpm.federation(tmp_path)
+    write_images(tmp_path / "oslo")
+    assert fedpm.federation(tmp_path).clients == ("oslo", "train")
+
+
+def test_a_federation_of_one_client_is_told_in_the_singular(tmp_path: Path) -> None:
+    write_images(tmp_path / "images" / "oslo", 20)
+    settings = {"name": "folder", "path": str(tmp_path / "images")}
+    with pytest.warns(UserWarning, match="images says which of 1 client has which example, and data.split = 'iid'"):
+        build(small_config(clients={"total": 2}, data=settings, model={"name": "mlp"}))
+
+
+def test_data_are_shown_in_one_short_line(tmp_path: Path) -> None:
+    for name in ("oslo", "bergen"):
+        write_images(tmp_path / name, 10)
+    made = fedpm.federation(tmp_path, name="pets")
+    assert repr(made) == "<fedpm.Federation: pets, 2 clients, 36 examples to train on, 4 to test on, 2 classes>"
+    assert repr(made.train) == "<fedpm.Shard: 36 examples, inputs uint8 of shape (1, 8, 8)>"
+    told = "<fedpm.Dataset: own, 30 examples to train on, 30 to test on, "
+    assert repr(fedpm.dataset(PAIR, PAIR)) == f"{told}3 classes>"
+    assert repr(fedpm.dataset((X, X[:, 0]), (X, X[:, 0]))) == f"{told}labels float32>"
+    crowd = fedpm.on_demand(lambda client: PAIR, 5000, validation=PAIR, test=PAIR)
+    words = "own, 5,000 clients that are loaded on demand, 30 examples to test on, 3 classes"
+    assert repr(crowd) == f"<fedpm.OnDemand: {words}>"
+
+
+def test_the_help_of_a_data_set_names_what_is_read_and_that_there_has_to_be_a_test() -> None:
+    told = fedpm.dataset.__doc__ or ""
+    assert all(form in told for form in ("``(inputs, labels)``", "torch", "pandas", ".csv", ".npz", "class/*.png"))
+    assert re.search(r"test: .* has to be given", told)
 
 
 def test_files_that_name_no_clients_are_a_data_set_to_split(tmp_path: Path) -> None:

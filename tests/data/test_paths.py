@@ -1,6 +1,7 @@
 """Tables by their path: which columns are label and client, and what is tested on."""
 
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from fedpm.data.datasets import Dataset
 from fedpm.errors import ConfigError, DataError
 from fedpm.experiment.division import load
 from tests.command import Command, cli
+from tests.data.test_federation import write_images
 
 __all__ = ["cli"]
 
@@ -64,8 +66,11 @@ def test_a_column_that_is_not_there_is_told_with_those_that_are(
 
 @pytest.mark.parametrize("separator", [";", "\t"])
 def test_another_separator_than_a_comma_is_told(separator: str, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=re.escape(f"its names are separated by {separator!r}; values should be by")):
+    with pytest.raises(
+        DataError, match=re.escape(f"its names are separated by {separator!r}; values should be by")
+    ) as told:
         loaded(write(tmp_path / "table.csv", separator=separator))
+    assert "with decimal=',' in read_csv if numbers have a comma" in str(told.value)
 
 
 def test_a_table_of_its_own_is_tested_on_and_all_of_the_other_trained(tmp_path: Path) -> None:
@@ -104,6 +109,26 @@ def test_a_file_is_scored_whole_and_a_data_set_on_its_test_part(cli: Command, tm
     assert scored["named"] == "all of usual, 60 examples\n"
     shown = cli("data", "show", str(table), "--label", "diagnosis", "--client", "ward", "--split", "given").stdout
     assert "client narvik: 18 = sick:" in shown
+
+
+def test_a_folder_of_images_is_scored_whole_and_one_of_clients_on_its_test_part(cli: Command, tmp_path: Path) -> None:
+    write_images(tmp_path / "oslo" / "train", 20)
+    shutil.copytree(tmp_path / "oslo" / "train", tmp_path / "alone" / "test")
+    shutil.copytree(tmp_path / "oslo", tmp_path / "both")
+    write_images(tmp_path / "both" / "test", 3)
+    settings = {"name": "folder", "path": str(tmp_path / "both")}
+    fedpm.run(
+        "quickstart", model={"name": "mlp"}, rounds=1, local={"epochs": 1}, workers=1, clients={"total": 2},
+        data=settings, out="run",
+    )  # fmt: skip
+    for source, part in (
+        ("oslo/train", "all of train, 40 examples"),
+        ("alone", "all of alone, 40 examples"),
+        ("both", "the test part of both, 6 examples"),
+        ("oslo", "the test part of oslo, 4 examples"),
+    ):
+        done = cli("model", "eval", "run", "--data", source)
+        assert done.stdout.endswith(f" on {part}\n"), done.stderr
 
 
 def test_another_number_of_clients_than_a_table_names_is_refused(cli: Command, tmp_path: Path) -> None:

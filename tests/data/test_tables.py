@@ -106,6 +106,30 @@ def test_a_model_knows_its_columns_and_takes_them_in_any_order(algorithm: str, c
     )
 
 
+def test_a_model_from_python_knows_its_columns_of_labels_and_clients(cli: Command, tmp_path: Path) -> None:
+    owners = np.array(["oslo", "bergen"])[np.arange(60) % 2]
+    table = {"a": X[:, 0], "b": X[:, 1], "diagnosis": WORDS, "ward": owners}
+    file = write(tmp_path / "table.csv", table)
+    made = fedpm.federation(file, test=file, label="diagnosis", client="ward")
+    fedpm.run("quickstart", **SMALL, data=made).file.save(tmp_path / "made.fedpm")
+    done = cli("model", "eval", "made.fedpm", "--data", "table.csv")
+    assert done.stdout.endswith(" on all of table, 60 examples\n"), done.stderr
+    assert "label: diagnosis\nclient: ward\n" in cli("model", "inspect", "made.fedpm").stdout
+    plain = fedpm.dataset(of("a", "label"), of("a", "label"))
+    assert (plain.named, fedpm.dataset((X, WORDS), (X, WORDS)).named) == ({"label": "label"}, {})
+
+
+def test_a_run_is_scored_on_its_test_table_though_its_training_table_is_gone(cli: Command, tmp_path: Path) -> None:
+    for name in ("train.csv", "test.csv"):
+        write(tmp_path / name, {"b": X[:, 1], "a": X[:, 0], "diagnosis": WORDS})
+    data = {"name": "folder", "path": "train.csv", "test": "test.csv", "label": "diagnosis"}
+    fedpm.run("quickstart", **SMALL, clients={"total": 2}, data=data, out="run")
+    before = cli("model", "eval", "run").stdout
+    assert before.endswith(" on all of test, 60 examples\n")
+    (tmp_path / "train.csv").unlink()
+    assert cli("model", "eval", "run").stdout == before
+
+
 def test_names_that_would_fill_a_model_file_are_left_out(tmp_path: Path) -> None:
     long = {f"{name}{'x' * 100_000}" if name != "label" else name: values for name, values in TABLE.items()}
     made = fedpm.run("quickstart", **SMALL, clients={"total": 2}, data=fedpm.dataset(long, long))
@@ -128,9 +152,10 @@ def test_train_and_test_inputs_are_of_one_type() -> None:
     [
         (",a,label\n0,1,x\n1,2,y\n", "t.csv: column 1 has no name; name it, or leave it out: the index of a pandas"),
         ("Unnamed: 0,a,label\n0,1,x\n1,2,y\n", "t.csv: column 1 has no name; name it, or leave it out"),
-        ("a,b,label\n1,2,x\n3,,y\n", "t.csv: column 'b' is empty in row 3; fill it, or leave the row out"),
-        ("a,b,label\n1,2,x\n3,4,\n", "t.csv: column 'label' is empty in row 3; fill it, or leave the row out"),
-        ("a,b,label\n1,2,x\n3,nan,y\n", "t.csv: column 'b' is empty (nan) in row 1, counted from 0; fill it, or leave"),
+        ("a,b,label\n1,2,x\n3,,y\n", "t.csv: column 'b' is empty in line 3; fill it, or leave that line out"),
+        ("a,b,label\n1,2,x\n3,4,\n", "t.csv: column 'label' is empty in line 3; fill it, or leave that line out"),
+        ("a,b,label\n1,2,x\n3,nan,y\n", "t.csv: column 'b' is empty (nan) in line 3 of t.csv; fill it, or leave"),
+        ('a,b,label\n1,2,"x\ny"\n\n3,wet,y\n', "t.csv: column 'b' holds 'wet' in line 5 of t.csv; inputs should be"),
     ],
 )
 def test_cells_and_names_that_are_empty_are_told_with_their_place(text: str, sentence: str, tmp_path: Path) -> None:
@@ -144,7 +169,7 @@ def test_empty_cells_of_a_pandas_table_are_told_with_their_place() -> None:
     ages = pandas.Series([1, None, 3], dtype="Int64")
     frame = pandas.DataFrame({"age": ages, "label": ["x", "y", "x"]})
     with pytest.raises(
-        DataError, match=r"train: column 'age' is empty \((<NA>|nan)\) in row 1, counted from 0; fill it, or"
+        DataError, match=r"train: column 'age' is empty \((<NA>|nan)\) in the row of index 1; fill it, or"
     ):
         fedpm.dataset(frame, frame)
     frame = pandas.DataFrame({"age": [1, 2, 3], "label": ["x", None, "x"]})
@@ -152,6 +177,34 @@ def test_empty_cells_of_a_pandas_table_are_told_with_their_place() -> None:
         DataError, match=r"train: label 1 is (None|nan), and others are words; fill it, or leave it out"
     ):
         fedpm.dataset(frame, frame)
+
+
+def test_a_row_is_told_by_the_line_of_its_file_or_by_its_index_whichever_client_has_it(tmp_path: Path) -> None:
+    owners = np.array(["oslo", "bergen"])[np.arange(60) % 2]
+    wrong = np.where(np.arange(60) == 41, "wet", X[:, 1].astype(str))
+    table = of("a", "b", "label", "client", b=wrong, client=owners)
+    sentence = "client bergen: column 'b' holds 'wet' in {}; inputs should be numbers, with a point before decimals: "
+    with pytest.raises(DataError, match=sentence.format("line 43 of a{}.csv")):
+        fedpm.federation(write(tmp_path / "a{}.csv", table))
+    plain = {name: values[owners == "bergen"] for name, values in table.items()}
+    with pytest.raises(DataError, match=sentence.format("row 20, counted from 0")):
+        fedpm.federation({"bergen": plain})
+    frame = pytest.importorskip("pandas").DataFrame(table)
+    with pytest.raises(DataError, match=sentence.format("the row of index 41")):
+        fedpm.federation(frame)
+
+
+def test_the_column_of_clients_is_no_input_in_anybodys_table(tmp_path: Path) -> None:
+    owners = np.array(["oslo", "bergen"])[np.arange(60) % 2]
+    table = of("a", "b", "c", "label", "ward", ward=owners)
+    file = write(tmp_path / "table.csv", table)
+    for source in (file, table):
+        made = fedpm.federation(file, test=source, validation=source, client="ward")
+        assert (made.columns, made.clients) == (("a", "b", "c"), ("oslo", "bergen"))
+        assert np.array_equal(made.test.x, X)
+    frame = pytest.importorskip("pandas").DataFrame(table)
+    made = fedpm.federation(dict(iter(frame.groupby("ward"))), test=frame, client="ward")
+    assert (made.columns, made.clients) == (("a", "b", "c"), ("bergen", "oslo"))
 
 
 def test_whole_numbers_are_learned_as_numbers_where_the_loss_compares_numbers(cli: Command, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from fedpm.config import Config, load
 from fedpm.data.datasets import Dataset
 from fedpm.engines.base import Clients, Engine, Fault, Reply, Task
 from fedpm.engines.inprocess import Sequential
-from fedpm.errors import ArtifactError, ConfigError, DataError
+from fedpm.errors import ArtifactError, ConfigError, DataError, EngineError
 from fedpm.experiment.build import Experiment, build
 from fedpm.experiment.folder import RunFolder
 from fedpm.experiment.round import Exchange
@@ -389,3 +389,52 @@ def test_figures_that_clients_claim_are_known_finite_and_of_uploads_that_count(d
     traffic = exchange.traffic(size=1000)
     assert traffic["train_loss"] == 2.0
     assert not [name for name in traffic if name.startswith("x")]
+
+
+class Failing(Sequential):
+    """An engine whose clients all fail in some rounds, in one way."""
+
+    def __init__(self, clients: Clients, kind: str, rounds: set[int]) -> None:
+        super().__init__(clients)
+        self.kind, self.rounds = kind, rounds
+
+    def run(self, round: int, tasks: Sequence[Task]) -> Iterator[Reply]:
+        if round not in self.rounds:
+            return super().run(round, tasks)
+        return iter([Reply(task.client, Fault(self.kind, "for a test"), len(task.broadcast), 0) for task in tasks])
+
+
+def failing_run(kind: str, rounds: set[int], data: Dataset, out: Path | None = None) -> fedpm.Result:
+    """Run three rounds with an engine whose clients all fail in some of them."""
+
+    def start(experiment: Experiment) -> Engine:
+        return Failing(experiment.clients, kind, rounds)
+
+    return fedpm.run(small_config(), net=small_net(), data=data, start=start, out=out)
+
+
+def test_a_run_in_which_every_upload_diverged_is_an_error_and_its_records_are_kept(
+    data: Dataset, tmp_path: Path
+) -> None:
+    words = "no upload of 3 rounds could be used, for the training of all clients diverged, .*: lower local.lr, or .*"
+    with (
+        pytest.raises(EngineError, match=words + "rounds.jsonl says why of each client") as refused,
+        pytest.warns(UserWarning, match="round 1 learned nothing") as said,
+    ):
+        failing_run("diverged", {1, 2, 3}, data, tmp_path / "run")
+    assert "\n" not in str(refused.value)
+    assert [one.filename for one in said] == [__file__], "once, and it points at the caller"
+    assert len(RunFolder(tmp_path / "run").records()) == 3
+    assert not (tmp_path / "run" / "summary.json").exists()
+
+
+def test_a_round_in_which_every_upload_diverged_is_told_and_the_run_goes_on(data: Dataset) -> None:
+    with pytest.warns(UserWarning, match="learned nothing, for the training of all its clients diverged") as said:
+        assert len(failing_run("diverged", {1, 3}, data).rounds) == 3
+    assert [str(one.message).split(" learned")[0] for one in said] == ["round 1", "round 3"]
+
+
+def test_rounds_in_which_nobody_is_there_are_neither_told_nor_an_error(data: Dataset) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(failing_run("offline", {1, 2, 3}, data).rounds) == 3

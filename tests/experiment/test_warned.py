@@ -157,3 +157,14 @@ def test_images_that_do_not_fit_are_told_how_to_turn_them(shape: tuple[int, ...]
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(144, 3))
     with pytest.raises(fedpm.ConfigError, match=f"{re.escape(remedy)}$"):
         build(small_config(data={}), net=net, data=fedpm.dataset((x, Y), (x, Y)))
+
+
+def test_classes_that_differ_in_spaces_alone_are_told() -> None:
+    words = np.array(["benign", "benign ", "sick"])[Y]
+    (sentence,) = told(fedpm.dataset((X, words), (X, words)))
+    assert sentence == (
+        "the classes 'benign' and 'benign ' of your data differ in spaces alone, and count as two: if one is meant, "
+        "take the spaces out of the labels"
+    )
+    letters = np.array(["a", "A", "b"])[Y]
+    assert not told(fedpm.dataset((X, letters), (X, letters)))

@@ -15,7 +15,7 @@ from fedpm.config import load
 from fedpm.data.datasets import Dataset
 from fedpm.engines.base import Task
 from fedpm.engines.inprocess import Sequential, Workers
-from fedpm.errors import WireError
+from fedpm.errors import EngineError, WireError
 from fedpm.experiment.build import Experiment, build
 from fedpm.experiment.round import Exchange
 from fedpm.methods.base import ClientResult, Method, Staged
@@ -235,9 +235,11 @@ def test_masks_of_a_client_whose_loss_is_no_number_are_left_out(name: str, data:
     def lost(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         return output.sum() * math.nan
 
-    result = fedpm.run(small_config(rounds=1, algorithm=name), net=small_net(), data=data, loss=lost)
-    assert result.rounds[0]["faults"] == {"diverged": len(result.rounds[0]["clients"])}
-    assert all("training diverged" in reason for reason in result.rounds[0]["rejected"].values())
+    rounds: list[fedpm.Round] = []
+    with pytest.raises(EngineError, match="diverged"), pytest.warns(UserWarning, match="learned nothing"):
+        fedpm.run(small_config(rounds=1, algorithm=name), net=small_net(), data=data, loss=lost, on_round=rounds.append)
+    assert rounds[0]["faults"] == {"diverged": len(rounds[0]["clients"])}
+    assert all("training diverged" in reason for reason in rounds[0]["rejected"].values())
 
 
 @pytest.mark.parametrize("name", DENSE)

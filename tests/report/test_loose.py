@@ -8,6 +8,7 @@ import pytest
 
 import fedpm
 from fedpm.data.datasets import Dataset
+from fedpm.errors import ArtifactError
 from fedpm.report.page import write
 from fedpm.report.tables import tables
 from fedpm.study.results import called, collect
@@ -123,3 +124,17 @@ def test_a_table_of_runs_has_no_column_without_figures(short: Path, tmp_path: Pa
 )
 def test_a_figure_names_methods_and_their_variants_alike(axis: str, label: str, name: str) -> None:
     assert called(axis, label) == name
+
+
+def test_a_run_without_a_round_is_left_out_of_a_folder_of_many_and_refused_alone(short: Path, tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    changed(short, runs / "done")
+    for name, text in (("begun", ""), ("writing", '{"round": 1')):
+        (changed(short, runs / name) / "rounds.jsonl").write_text(text)
+    with pytest.warns(UserWarning, match=r"runs: left out, for no round has ended yet: begun, writing$"):
+        assert pooled([runs]) == [["done"]]
+    with pytest.raises(ArtifactError, match="begun: this run has not ended a round yet; wait for it"):
+        pooled([runs / "begun"])
+    shutil.rmtree(runs / "done")
+    with pytest.raises(ArtifactError, match="runs: no run in it has ended a round yet; wait for one"):
+        pooled([runs])

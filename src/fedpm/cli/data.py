@@ -127,6 +127,18 @@ def _figures(values: list[float]) -> str:
     return " ".join(f"{value:.4f}" for value in values)
 
 
+def channel_statistics(dataset: Dataset) -> tuple[list[float], list[float]]:
+    """Return mean and standard deviation of each channel or column of training inputs; images count in [0, 1]."""
+    import numpy as np
+
+    x = np.asarray(dataset.train.x)
+    scale = 255.0 if x.dtype == np.uint8 else 1.0
+    channels = [x] if x.ndim < 2 else [x[:, channel] for channel in range(x.shape[1])]
+    return [float(c.mean(dtype=np.float64) / scale) for c in channels], [
+        float(c.std(dtype=np.float64) / scale) for c in channels
+    ]
+
+
 def describe(dataset: Dataset) -> str:
     """Return a data set in figures."""
     y, each = (
@@ -136,7 +148,7 @@ def describe(dataset: Dataset) -> str:
             for part, shard in (("train", dataset.train), ("test", dataset.test))
         },
     )
-    named = f"classes   {len(dataset.classes)}: {_shortened(list(dataset.classes))}"
+    named = f"classes   {len(dataset.classes)}: {_shortened([_seen(name) for name in dataset.classes])}"
     lines = [
         f"name      {dataset.name}",
         f"train     {len(dataset.train):,} examples{each['train']}",
@@ -144,7 +156,7 @@ def describe(dataset: Dataset) -> str:
         named if dataset.labelled else f"labels    {'×'.join(map(str, y.shape[1:])) or 'a number'} {y.dtype}",
         f"input     {'×'.join(map(str, dataset.input_shape))} {dataset.train.x.dtype}",
     ]
-    mean, std = dataset.channel_statistics()
+    mean, std = channel_statistics(dataset)
     kind = "column" if len(dataset.input_shape) == 1 else "channel"
     lines.append(f"mean      {_figures(mean)}  (of the training inputs, a {kind})")
     lines.append(f"std       {_figures(std)}")
@@ -165,7 +177,7 @@ def describe_split(dataset: Dataset, parts: list[Indices], names: Sequence[str] 
         classes = (counts > 0).sum(1)
         lines.append(f"classes   {classes.min()} to {classes.max()} a client, mean {classes.mean():.2f}")
     for client in range(min(rows, len(parts))):
-        there = [f"{dataset.classes[c]}:{counts[client, c]}" for c in np.flatnonzero(counts[client])]
+        there = [f"{_seen(dataset.classes[c])}:{counts[client, c]}" for c in np.flatnonzero(counts[client])]
         held = f" = {_shortened(there)}" if there else ""
         lines.append(f"  client {names[client] if names else client}: {sizes[client]:,}{held}")
     if len(parts) > rows:
@@ -179,6 +191,11 @@ def _per_class(shard: Shard, classes: int) -> str:
     counts = np.bincount(shard.y, minlength=classes)
     low, high = int(counts.min()), int(counts.max())
     return f"{low:,} a class" if low == high else f"{low:,} to {high:,} a class"
+
+
+def _seen(name: str) -> str:
+    """Return the name of a class, quoted if spaces at its ends would not be seen."""
+    return name if name == name.strip() else repr(name)
 
 
 def _shortened(items: list[str], most: int = 12) -> str:

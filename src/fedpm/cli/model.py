@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fedpm.cli.options import Client, Label
+from fedpm.cli.options import Client, Label, find_beside
 from fedpm.cli.parsing import Group
 from fedpm.errors import ConfigError, printable
 
@@ -94,7 +93,10 @@ def _sparsity(model: Model, masked: MaskedNetwork) -> Table:
 def evaluate_model(
     file: File,
     data: Annotated[
-        str | None, typer.Option(help="Data set, or your own: a file counts whole (default: what it was trained on).")
+        str | None,
+        typer.Option(
+            help="Data set, or your own: a file or class/*.png counts whole (default: what it was trained on)."
+        ),
     ] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Folder that holds data sets.")] = None,
     packed: Annotated[bool, typer.Option("--packed", help="Compute with 2-bit weights in memory.")] = False,
@@ -102,7 +104,7 @@ def evaluate_model(
     label: Label = None,
     client: Client = None,
 ) -> None:
-    """Evaluate on the test part of a data set, or on all rows of a table."""
+    """Evaluate on the test part of a data set, on all rows of a table, or on all images of a folder class/*.png."""
     import torch
 
     from fedpm.cli.scored import check_fit, scored_on
@@ -118,6 +120,7 @@ def evaluate_model(
     dataset = dataset.ordered(columns_of(model), "the model")
     dataset = dataset.as_numbers() if said.get("loss") in NUMBERS else dataset
     check_fit(model, dataset)
+    find_beside([str(said.get("loss")), str(said.get("metrics"))])
     task, _, _ = task_of(said.get("loss", "auto"), said.get("metrics", []), labelled=dataset.labelled)
     score = evaluate(model.module(network, packed=packed), dataset.test, torch.device("cpu"), task)
     figures = {**score.values, "loss": score.loss}
@@ -138,7 +141,7 @@ def _network(net: str | None, model: Model | Weights) -> nn.Module | None:
 
     from fedpm.training.task import imported
 
-    sys.path.insert(0, "")  # as python -m does: modules beside the user are found
+    find_beside([net])
     made = imported("--net", net)
     try:
         made = made if isinstance(made, nn.Module) else made()

@@ -1,5 +1,8 @@
 """Options that several commands have, and what the Tab key offers."""
 
+import sys
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -40,6 +43,16 @@ def complete_study(incomplete: str) -> list[tuple[str, str]]:
     from fedpm.study.definition import studies
 
     return [(name, study.title) for name, study in studies().items() if name.startswith(incomplete)]
+
+
+def find_beside(names: Iterable[str]) -> None:
+    """Let Python find modules in the current folder, in worker processes too, if a name is one MODULE:FUNCTION.
+
+    What is imported later could be hidden by files of that folder: call it when torch is there.
+    """
+    here = str(Path.cwd())
+    if any(":" in name for name in names) and here not in sys.path:
+        sys.path.insert(0, here)
 
 
 Preset = Annotated[

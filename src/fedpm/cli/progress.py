@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from fedpm.experiment.progress import columns, drawn
+from fedpm.experiment.record import headline
 
 if TYPE_CHECKING:
     from fedpm.study.runner import Event
@@ -30,16 +31,15 @@ def study_progress(rounds: list[int], console: Console) -> Iterator[Callable[[Ev
             bar.update(task, advance=now - last.get(name, 0))
             last[name] = now
             if event.what == "round":
-                return bar.update(task, figures=f"run {ended} of {len(rounds)}  {name} {event.record['accuracy']:.3f}")
+                return bar.update(task, figures=f"run {ended} of {len(rounds)}  {name} {headline(event.record)}")
             ended += 1
             if event.what == "found":
                 return None
-            outcome = {
-                "failed": f"failed: {event.reason}",
-                "done": f"accuracy {event.record.get('accuracy', 0):.3f}  {event.record.get('seconds', 0):.0f} s",
-            }
+            outcome = f"failed: {event.reason}"
+            if event.what == "done":
+                outcome = f"{headline(event.record)}  {event.record['seconds']:.0f} s"
             print_ = console.print if console.is_terminal else partial(print, flush=True)
-            print_(f"run {ended} of {len(rounds)}  {name}  {outcome[event.what]}")
+            print_(f"run {ended} of {len(rounds)}  {name}  {outcome}")
 
         yield show
 

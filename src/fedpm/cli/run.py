@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from fedpm import config as configs
-from fedpm.cli.options import Overrides, Preset
+from fedpm.cli.options import Overrides, Preset, find_beside
 from fedpm.config.explain import PARTS
 from fedpm.errors import ConfigError, FedPMError, StoppedError
 from fedpm.experiment.record import byte_size, headline, in_rounds
@@ -64,6 +64,7 @@ def run(
     folder = out or _unused(Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}")
     from fedpm.experiment import api
 
+    find_beside([settings.task.loss, *settings.task.metrics])
     # once more: what is asked for is refused if data or parts say otherwise, and what a preset has is not
     asked = dict(map(configs.pair, overrides))
     _watched(folder, lambda: api.run(settings, out=folder, progress=True, **asked))
@@ -79,6 +80,9 @@ def _resume(folder: Path, overrides: list[str]) -> None:
     from fedpm.experiment import api
 
     settings = dict(map(configs.pair, overrides))
+    if (folder / "config.toml").is_file():
+        task = configs.load(folder / "config.toml").task
+        find_beside([task.loss, *task.metrics])
     ended = (folder / "summary.json").is_file() and not configs.LENGTH & settings.keys()
     _watched(folder, lambda: api.resume(folder, progress=True, **settings))
     if ended:

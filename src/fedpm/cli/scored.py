@@ -8,11 +8,11 @@ from typing import Any
 from fedpm.config import load as load_config
 from fedpm.config.sections import DataConfig
 from fedpm.data.datasets import DATASETS, Dataset, load_dataset
-from fedpm.data.paths import whole
+from fedpm.data.paths import countable, whole
 from fedpm.errors import ConfigError
 from fedpm.experiment.division import load
 from fedpm.model.file import Model
-from fedpm.model.weights import Weights
+from fedpm.model.weights import Weights, named_of
 
 
 def scored_on(
@@ -22,16 +22,19 @@ def scored_on(
     name = data or _trained_on(model.header.provenance)
     if name is None:
         raise ConfigError(f"{file}: does not tell on which data it was trained; choose some with --data NAME")
-    settings = _settings(file)
+    settings, classes = _settings(file), tuple(model.header.classes)
+    known = {key: column or getattr(settings, key, None) for key, column in columns.items()}
+    known |= {key: column for key, column in named_of(model).items() if known[key] is None}
     if data is None and name in ("folder", "own"):
         if settings is None or settings.path is None:
             raise ConfigError(f"{file}: was trained on data of your own; say where they are with --data PATH")
+        if settings.test and (alone := countable(Path(settings.test))):  # what it was trained on may be gone
+            return whole(alone, classes, **known), f"all of {Path(settings.test).stem}"
         said = {key: column for key, column in columns.items() if column is not None}
         own = load(settings.model_copy(update=said))
-        return own, f"all of {Path(settings.test).stem}" if settings.test else f"the test part of {own.name}"
-    if name not in DATASETS and Path(name).is_file():  # a tenth of it would be the share that a run holds out
-        known = {key: column or getattr(settings, key, None) for key, column in columns.items()}
-        return whole(Path(name), tuple(model.header.classes), **known), f"all of {Path(name).stem}"
+        return own, f"the test part of {own.name}"
+    if name not in DATASETS and (path := countable(Path(name))):  # a tenth would be the share that a run holds out
+        return whole(path, classes, **known), f"all of {Path(name).stem}"
     chosen = load_dataset(name, data_dir, **columns)
     return chosen, f"the test part of {chosen.name}"
 

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fedpm.cli.options import Overrides, complete_study
+from fedpm.cli.options import Overrides, complete_study, find_beside
 from fedpm.cli.parsing import Group, SettingsCommand
 from fedpm.cli.progress import study_progress
 from fedpm.errors import FedPMError, StoppedError
@@ -73,6 +73,7 @@ def run(
     runs = definition.select(runs, only or [], name)
     from fedpm.study.runner import prepare, run_all
 
+    find_beside(name for one in runs for name in (one.config.task.loss, *one.config.task.metrics))
     prepare(folder, study)
     try:
         with study_progress([one.config.rounds for one in runs], console) as show:

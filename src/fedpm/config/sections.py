@@ -163,7 +163,7 @@ class LocalConfig(Settings):
     )
     epsilon: float = setting(
         0.0,
-        "Adam's ε as a share of the gradients of a layer: a weight whose gradients are small beside them moves less; 0: "
+        "Adam's ε as a share of a layer's gradients: a weight whose gradients are small beside them moves less; 0: "
         "all move equally far; 1 suits clients that differ much in their classes (docs/start.md)",
         ge=0,
         le=100,
@@ -189,9 +189,8 @@ class LocalConfig(Settings):
 
 
 LOSSES = ("cross-entropy", "binary", "mse", "mae", "huber")
-"""The losses that have names."""
 METRICS = ("accuracy", "f1", "mse", "mae", "r2", "loss")
-"""The metrics that have names."""
+"""The losses and the metrics that have names."""
 
 
 class TaskConfig(Settings):

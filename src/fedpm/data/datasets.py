@@ -4,7 +4,7 @@ Images are kept as uint8 and scaled to [−1, 1] a batch at a time; inputs of an
 are, floats as float32.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import resources
@@ -15,9 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from fedpm.data import local
 from fedpm.data.catalog import SPECS
-from fedpm.data.formats import decode
 from fedpm.data.given import agreed, examples
 from fedpm.data.labels import numbered
 from fedpm.data.lazy import Lazy
@@ -29,8 +27,7 @@ from fedpm.rng import Streams
 Array = npt.NDArray[Any]
 OWN = "own"
 """The name of data that nobody has given one."""
-_PARTS = ("train", "test", "validation")
-"""The last is a federation's."""
+_PARTS = ("train", "test", "validation")  # the last is a federation's
 
 
 @dataclass(frozen=True)
@@ -43,6 +40,9 @@ class Shard:
     """int64 for a class an example; else numbers or truth values, of any shape an example."""
     held: "Shard | None" = None
     """What a client does not train with, to score networks on."""
+
+    def __repr__(self) -> str:
+        return f"<fedpm.Shard: {len(self):,} examples, inputs {self.x.dtype} of shape {tuple(self.x.shape[1:])}>"
 
     def __len__(self) -> int:
         return len(self.y)
@@ -66,6 +66,15 @@ class Dataset:
     """How raw inputs were made into these, as a formula; empty if nothing was done."""
     columns: tuple[str, ...] = field(default=(), kw_only=True)
     """Of a table: the names of the inputs' columns, in their order."""
+    named: Mapping[str, str] = field(default_factory=dict, kw_only=True)
+    """Of a table: the names of its columns ``label`` and ``client``."""
+
+    def __repr__(self) -> str:
+        clients = getattr(self, "clients", None)
+        whose = "" if clients is None else f"{len(clients):,} client{'s' * (len(clients) != 1)}, "
+        what = f"{len(self.classes)} classes" if self.labelled else f"labels {self.train.y.dtype}"
+        counts = f"{len(self.train):,} examples to train on, {len(self.test):,} to test on"
+        return f"<fedpm.{type(self).__name__}: {self.name}, {whose}{counts}, {what}>"
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -81,15 +90,6 @@ class Dataset:
     def labelled(self) -> bool:
         """Whether each example is of one class."""
         return self.train.y.ndim == 1 and self.train.y.dtype.kind == "i"
-
-    def channel_statistics(self) -> tuple[list[float], list[float]]:
-        """Return mean and standard deviation of each channel or column of training inputs; images count in [0, 1]."""
-        x = np.asarray(self.train.x)
-        scale = 255.0 if x.dtype == np.uint8 else 1.0
-        channels = [x] if x.ndim < 2 else [x[:, channel] for channel in range(x.shape[1])]
-        return [float(c.mean(dtype=np.float64) / scale) for c in channels], [
-            float(c.std(dtype=np.float64) / scale) for c in channels
-        ]
 
     def ordered(self, columns: Sequence[str], whose: str = "the given order") -> "Dataset":
         """Return the data of a table with the columns in this order, by their names; of arrays as they are."""
@@ -152,7 +152,17 @@ def dataset(
     preprocessing: str = "",
     label: str = "label",
 ) -> Dataset:
-    """Make a data set of your own: ``(inputs, labels)``, or what else ``fedpm.data.given`` reads."""
+    """Make a data set of your own, to be split over clients.
+
+    Args:
+        train: what is trained on: ``(inputs, labels)`` as arrays, tensors or lists; a torch ``Dataset`` with a length;
+            a pandas table, or its columns by name; the path of a .csv, a .npz (x, y) or a folder ``class/*.png``.
+        test: what is reported on, in any of these forms; it has to be given.
+        classes: the names of the classes; without it those that occur.
+        name: of the data, for reports.
+        preprocessing: how raw inputs were made into these, as a formula.
+        label: the column of a table that is the label.
+    """
     if test is None:
         raise DataError(
             "test: there should be something to report on, that no client trains with; give fedpm.dataset(train=…, "
@@ -162,7 +172,8 @@ def dataset(
     given, columns = agreed({where: examples(where, source, label) for where, source in sources.items()})
     labels, names = numbered({where: one.y for where, one in given.items()}, classes)
     train, test = (Shard(one.x, y) for one, y in zip(given.values(), labels, strict=True))
-    return Dataset(name, train, test, names, preprocessing_of(train, preprocessing), columns=columns)
+    done, named = preprocessing_of(train, preprocessing), {"label": label} if columns else {}
+    return Dataset(name, train, test, names, done, columns=columns, named=named)
 
 
 def preprocessing_of(shard: Shard, said: str) -> str:
@@ -186,14 +197,9 @@ def digits(data_dir: Path | str | None = None) -> Dataset:
 
 def public(name: str, data_dir: Path | str | None = None) -> Dataset:
     """Return a public data set from the files in a data folder; images are uint8 (N, C, H, W)."""
-    contents = local.read(name, data_dir)
-    spec = contents.location.spec
-    train, test = decode(spec, contents.files)
-    title = spec.title
-    if not contents.official:
-        checkable = bool(spec.sha256) or (len(train[1]), len(test[1])) != spec.counts
-        title += " (derived: not the official files)" if checkable else " (not verified: gzip.zip is not at hand)"
-    return dataset(train, test, classes=spec.classes, name=title)
+    from fedpm.data import official
+
+    return official.public(name, data_dir)
 
 
 def reuters(data_dir: Path | str | None = None) -> Dataset:
@@ -214,10 +220,7 @@ DATASETS: dict[str, Callable[..., Dataset]] = {
 def load_dataset(
     name: Path | str, data_dir: Path | str | None = None, *, label: str | None = None, client: str | None = None
 ) -> Dataset:
-    """Return a data set as arrays in memory: by its name, or by the folder or table that holds your own.
-
-    ``label`` and ``client`` are the columns of a table that are so, if they are called otherwise.
-    """
+    """Return a data set by its name or path; ``label`` and ``client`` are columns of a table, if called otherwise."""
     if name in DATASETS:
         return DATASETS[str(name)](data_dir)
     if not Path(name).exists():

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedpm.data.datasets import OWN, Dataset, Shard, preprocessing_of
-from fedpm.data.files import folders, read_table
+from fedpm.data.files import folders, hold_classes, read_table
 from fedpm.data.folder import load_arrays
 from fedpm.data.given import agreed, examples
 from fedpm.data.labels import numbered
@@ -22,9 +22,12 @@ from fedpm.rng import Streams
 
 TEST = "test"
 """The folder beside those of clients that holds what the server tests on."""
+TRAIN = "train"
+"""And beside that one, the folder that holds all else: it is no client."""
+_SHARE = 0.1  # of each client's examples, unless said
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Federation(Dataset):
     """A data set whose training examples belong to clients.
 
@@ -49,7 +52,8 @@ class Federation(Dataset):
         train = self.validation if client is None else self.train.take(self.parts()[client])
         if train is None:
             raise DataError("the server has no examples to choose on; give federation(…, validation=…)")
-        return Dataset(self.name, train, self.test, self.classes, self.preprocessing, columns=self.columns)
+        about = (self.name, train, self.test, self.classes, self.preprocessing)
+        return Dataset(*about, columns=self.columns, named=self.named)
 
     def parts(self) -> list[Indices]:
         """Return the numbers of each client's training examples."""
@@ -99,7 +103,7 @@ def federation(
     clients: Any,
     *,
     validation: Any = None,
-    test: Any = 0.1,
+    test: Any = _SHARE,
     label: str = "label",
     client: str = "client",
     classes: tuple[str, ...] | None = None,
@@ -114,9 +118,10 @@ def federation(
             of a folder ``client/class/*.png``.
         validation: what the server chooses on: data of its own, or a share of each client's; unless given, the share
             that ``data.validation`` says.
-        test: what the server reports on, likewise.
+        test: what the server reports on, likewise; unless given, a folder ``test`` beside those of clients, else a
+            tenth of each client's.
         label: the column of a table that is the label.
-        client: the column of a table that names the client.
+        client: the column of a table that names the client; in tables of clients and of the server it is no input.
         classes: the names of the classes; without it those that occur.
         name: of the data, for reports.
         preprocessing: how raw inputs were made into these, as a formula.
@@ -126,8 +131,10 @@ def federation(
         raise DataError("a federation of no clients; give the data of one at least")
     if test is None:
         raise DataError("test = None: there should be something to report on; give data, or a share of each client's")
+    test = _tested(clients, test)
     server = {what: source for what, source in (("test", test), ("validation", validation)) if not _is_share(source)}
-    given, columns = agreed({where: examples(where, source, label) for where, source in (sources | server).items()})
+    every = sources | server
+    given, columns = agreed({where: examples(where, source, label, client) for where, source in every.items()})
     labels, names = numbered({where: one.y for where, one in given.items()}, classes)
     shards = {where: Shard(one.x, y) for (where, one), y in zip(given.items(), labels, strict=True)}
     own = [shards[where] for where in sources]
@@ -141,6 +148,7 @@ def federation(
         np.repeat(np.arange(len(own)), [len(shard) for shard in own]),
         shards.get("validation"),
         columns=columns,
+        named={"label": label, "client": client} if columns else {},
     )
     if "test" not in server:
         made, held, owner = made._without(test, 0, "test")
@@ -148,6 +156,16 @@ def federation(
     if "validation" not in server and validation is not None:
         made = made.with_validation(validation, 0)
     return made
+
+
+def _tested(clients: Any, test: Any) -> Any:
+    """Return what is tested on: of a folder of clients its folder ``test``, if there is one."""
+    beside = Path(clients) / TEST if isinstance(clients, str | Path) else None
+    if beside is None or not beside.is_dir():
+        return test
+    if not _is_share(test) or test != _SHARE:
+        raise DataError(f"test: {clients} holds a folder test already; leave out test=…, or that folder")
+    return beside
 
 
 def _is_share(source: Any) -> bool:
@@ -174,6 +192,11 @@ def _places(clients: Any, client: str) -> dict[str, Any]:
 
 
 def _of_path(path: Path, client: str) -> dict[str, Any]:
+    if path.is_dir() and divided(path):
+        raise DataError(
+            f"{path}: holds the folders train and test, and none of clients; give fedpm.load_dataset({str(path)!r}), "
+            "which is divided among clients"
+        )
     if path.is_dir():
         return {place.name: place for place in folders(path) if place.name != TEST}
     if path.suffix.lower() == ".npz" and path.exists():
@@ -184,6 +207,11 @@ def _of_path(path: Path, client: str) -> dict[str, Any]:
     if path.suffix.lower() == ".csv":
         return dict(by_client(str(path), read_table(str(path), path), client))
     raise DataError(f"{path}: neither a folder nor a .csv or .npz file that is there; give one of these")
+
+
+def divided(path: Path) -> bool:
+    """Return whether a folder holds images in train/class and test/class, and nobody's else."""
+    return [place.name for place in folders(path)] == [TEST, TRAIN] and hold_classes(path / TRAIN)
 
 
 def by_owner(where: str, x: Any, y: Any, owners: npt.NDArray[Any]) -> dict[str, Any]:

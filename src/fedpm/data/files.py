@@ -1,7 +1,7 @@
 """Files of examples: a .csv table, a .npz file, a folder of images with a folder for each class."""
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,26 +25,38 @@ def read_table(where: str, path: Path) -> Table:
     table = where if where == str(path) else f"{where}: {path}"
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            names, *rows = [row for row in csv.reader(file) if row] or [[]]
+            lines = _lines(file)
     except OSError as error:
         raise DataError(f"{table.removesuffix(str(path))}{unreadable(path, error)}") from None
     except (UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{table}: cannot be read as a table ({error}); write it as UTF-8 .csv") from None
+    (_, names), *rows = lines or [(1, [])]
     if len(names) == 1 and (other := next((mark for mark in ";\t|" if mark in names[0]), "")):
         raise DataError(
             f"{table}: its names are separated by {other!r}; values should be by commas: in pandas, "
-            f"read_csv(…, sep={other!r}).to_csv(…, index=False)"
+            f"read_csv(…, sep={other!r}).to_csv(…, index=False), with decimal=',' in read_csv if numbers have a comma"
         )
     check_names(where, names)
     if not rows:
         raise DataError(f"{table}: has no rows; there should be a line of names and a line an example")
-    for number, row in enumerate(rows, 2):
+    for line, row in rows:
         if len(row) != len(names):
-            raise DataError(f"{table}: has {len(row)} values in row {number}, and {len(names)} names; mend it")
+            raise DataError(f"{table}: has {len(row)} values in line {line}, and {len(names)} names; mend it")
         if "" in row:
             empty = names[row.index("")]
-            raise DataError(f"{table}: column {empty!r} is empty in row {number}; fill it, or leave the row out")
-    return {name: _typed([row[place] for row in rows]) for place, name in enumerate(names)}
+            raise DataError(f"{table}: column {empty!r} is empty in line {line}; fill it, or leave that line out")
+    columns = {name: _typed([row[place] for _, row in rows]) for place, name in enumerate(names)}
+    return Table(columns, np.array([line for line, _ in rows]), "line {} of " + path.name)
+
+
+def _lines(file: Iterable[str]) -> list[tuple[int, list[str]]]:
+    """Return the rows of a .csv file, each with the line where it begins; empty ones do not count."""
+    reader, found, line = csv.reader(file), list[tuple[int, list[str]]](), 1
+    for row in reader:
+        if row:
+            found.append((line, row))
+        line = reader.line_num + 1
+    return found
 
 
 def _typed(values: list[str]) -> Array:
@@ -113,6 +125,11 @@ def refuse_loose(where: str, folder: Path) -> None:
             f"{where}: {folder} holds {loose[0].name} and no folder for each class; put images where their class is "
             "the name of the folder: class/*.png, for several clients client/class/*.png"
         )
+
+
+def hold_classes(path: Path) -> bool:
+    """Return whether a folder holds folders of images."""
+    return any(map(images, folders(path)))
 
 
 def folders(path: Path) -> list[Path]:

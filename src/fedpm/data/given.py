@@ -13,7 +13,7 @@ from torch.utils.data import IterableDataset, TensorDataset
 
 from fedpm.data.files import read_images, read_npz, read_table
 from fedpm.data.lazy import Lazy, lazy
-from fedpm.data.tables import columns_of, in_order, is_frame, parted
+from fedpm.data.tables import Table, columns_of, in_order, is_frame, parted
 from fedpm.errors import DataError
 
 Array = npt.NDArray[Any]
@@ -28,7 +28,7 @@ class Examples:
     columns: tuple[str, ...] = ()
 
 
-def examples(where: str, source: Any, label: str = "label") -> Examples:
+def examples(where: str, source: Any, label: str = "label", client: str | None = None) -> Examples:
     """Return inputs and labels of whatever holds them, checked; labels are not numbered yet.
 
     Args:
@@ -37,10 +37,11 @@ def examples(where: str, source: Any, label: str = "label") -> Examples:
             table, or its columns by name; or the path of a .csv, a .npz (members x and y), or a folder
             ``class/*.png``, read lazily.
         label: the column of a table that is the label.
+        client: the column of a table that names clients, which is no input; None if there is none.
     """
     if isinstance(source, Examples):
         return source
-    x, y, columns = _read(where, source, label)
+    x, y, columns = _read(where, source, label, client)
     if not isinstance(x, Lazy):
         x = _inputs(where, x)
     labels = _array(f"{where}: labels", y)
@@ -70,11 +71,16 @@ def agreed(given: Mapping[str, Examples]) -> tuple[dict[str, Examples], tuple[st
     return made, columns
 
 
-def _read(where: str, source: Any, label: str) -> tuple[Any, Any, tuple[str, ...]]:
+def _read(where: str, source: Any, label: str, client: str | None) -> tuple[Any, Any, tuple[str, ...]]:
+    if isinstance(source, str | Path) and Path(source).suffix.lower() == ".csv" and not Path(source).is_dir():
+        source = read_table(where, Path(source))
     if isinstance(source, str | Path):
-        return _of_path(where, Path(source), label)
-    if is_frame(source) or isinstance(source, Mapping):
-        return parted(where, source if isinstance(source, Mapping) else columns_of(where, source), label)
+        return *_of_path(where, Path(source)), ()
+    if is_frame(source):
+        source = columns_of(where, source)
+    if isinstance(source, Mapping):
+        table = source if isinstance(source, Table) else Table(source)
+        return parted(where, table if client is None else table.without(client), label)
     if isinstance(source, TensorDataset):
         source = source.tensors
     if isinstance(source, TorchDataset):
@@ -97,13 +103,11 @@ def _described(source: Any) -> str:
     return f"a {kind} of {len(source)}" if isinstance(source, tuple | list) else f"a {kind}"
 
 
-def _of_path(where: str, path: Path, label: str) -> tuple[Any, Any, tuple[str, ...]]:
+def _of_path(where: str, path: Path) -> tuple[Any, Any]:
     if path.is_dir():
-        return *read_images(where, path), ()
-    if path.suffix.lower() == ".csv":
-        return parted(where, read_table(where, path), label)
+        return read_images(where, path)
     if path.suffix.lower() == ".npz":
-        return *read_npz(where, path), ()
+        return read_npz(where, path)
     raise DataError(f"{where}: {path} is neither a folder of images nor a .csv or .npz file; give one of these")
 
 

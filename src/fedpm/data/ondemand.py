@@ -14,7 +14,7 @@ def _nobody(client: int) -> Any:
     raise DataError(f"client {client}: there is nothing to load it with")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class OnDemand(Dataset):
     """A data set of clients of which none is here; ``train`` is what the server chooses on, which looks alike.
 
@@ -27,6 +27,10 @@ class OnDemand(Dataset):
     count: int = 0
     load: Callable[[int], Any] = _nobody
     label: str = "label"
+
+    def __repr__(self) -> str:
+        told = f"{self.count:,} clients that are loaded on demand, {len(self.test):,} examples to test on"
+        return f"<fedpm.OnDemand: {self.name}, {told}, {len(self.classes)} classes>"
 
     @property
     def clients(self) -> range:
@@ -50,7 +54,8 @@ class OnDemand(Dataset):
         if client is not None and client not in self.clients:
             raise DataError(f"client {client}: there are {self.count} clients, from 0; use fewer nodes")
         train = self.train if client is None else self.shard(client)
-        return Dataset(self.name, train, self.test, self.classes, self.preprocessing, columns=self.columns)
+        about = (self.name, train, self.test, self.classes, self.preprocessing)
+        return Dataset(*about, columns=self.columns, named=self.named)
 
     def as_numbers(self) -> Dataset:
         """Return the same: labels that are not here yet stay as they are loaded."""
@@ -90,4 +95,4 @@ def on_demand(
         raise DataError(f"count = {count}: there should be one client at least")
     server = dataset(validation, test, classes=classes, name=name, preprocessing=preprocessing, label=label)
     about = (server.name, server.train, server.test, server.classes, server.preprocessing)
-    return OnDemand(*about, count, load, label, columns=server.columns)
+    return OnDemand(*about, count, load, label, columns=server.columns, named=server.named)

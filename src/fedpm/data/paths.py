@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from fedpm.data.datasets import Dataset, dataset
-from fedpm.data.federation import TEST, by_owner, federation
-from fedpm.data.files import folders, images, read_table, refuse_loose
+from fedpm.data.federation import TEST, TRAIN, by_owner, divided, federation
+from fedpm.data.files import folders, hold_classes, images, read_table, refuse_loose
 from fedpm.data.folder import CLIENT, load_arrays, read_folder
 from fedpm.data.given import examples
 from fedpm.data.tables import by_client, column
@@ -36,7 +36,7 @@ def of_path(
     for key, value in (("label", label), ("client", client)):
         if value is not None:
             raise DataError(f"data.{key} = {value!r}: names a column, and {path} is no table; leave it out")
-    if path.is_dir() and any(images(place) or any(map(images, folders(place))) for place in folders(path)):
+    if path.is_dir() and any(images(place) or hold_classes(place) for place in folders(path)):
         return _image_folder(path, test)
     if path.is_dir():
         refuse_loose("data.path", path)
@@ -50,18 +50,24 @@ def of_path(
     return federation(by_owner(str(path), *train, arrays[CLIENT]), test=held, classes=classes, name=name)
 
 
+def countable(path: Path) -> Path | None:
+    """Return what of a path counts whole where a model is scored: a file, a folder ``class/*.png``, or the one in it.
+
+    That one is a folder ``test`` without others beside it. None of all else, of which the test part counts.
+    """
+    if path.is_file():
+        return path
+    places = folders(path) if path.is_dir() else []
+    if [place.name for place in places] == [TEST] and hold_classes(path / TEST):
+        return path / TEST
+    return path if any(map(images, places)) and not any(map(hold_classes, places)) else None
+
+
 def whole(path: Path, known: tuple[str, ...], label: str | None = None, client: str | None = None) -> Dataset:
-    """Return a data set that tests on all examples of a file; words are numbered as in ``known`` if all are there."""
-    read = examples(str(path), _without(path, client or CLIENT), label or LABEL)
+    """Return a data set that tests on all examples of a path; words are numbered as in ``known`` if all are there."""
+    read = examples(str(path), path, label or LABEL, client or CLIENT)
     classes = known if {str(one) for one in read.y.tolist()} <= set(known) else None
     return dataset(read, read, classes=classes, name=path.stem)
-
-
-def _without(path: Path, client: str) -> Any:
-    """Return examples of nobody in particular: a table loses its column of clients."""
-    if path.suffix.lower() != ".csv":
-        return path
-    return {name: values for name, values in read_table(str(path), path).items() if name != client}
 
 
 def _one_file(path: Path, test: str | None, label: str | None, client: str | None, given: bool) -> Dataset:
@@ -78,7 +84,7 @@ def _one_file(path: Path, test: str | None, label: str | None, client: str | Non
         if given or client is not None:  # which refuses a table without it
             column(where, table, owner, "client")
         clients = by_client(where, table, owner) if named else {path.stem: examples(where, table, label or LABEL)}
-    held = 0.1 if test is None else _without(Path(test), owner)
+    held = 0.1 if test is None else Path(test)
     made = federation(clients, test=held, label=label or LABEL, client=owner, name=path.stem)
     return made if named else made.at(0)
 
@@ -86,8 +92,11 @@ def _one_file(path: Path, test: str | None, label: str | None, client: str | Non
 def _image_folder(path: Path, test: str | None) -> Dataset:
     """Return the federation of a folder ``client/class/*.png``, or the data set of a folder ``class/*.png``.
 
-    A folder ``test`` beside the others holds what is tested on; without it, it is a tenth of each client's.
+    A folder ``test`` beside the others holds what is tested on; without it, it is a tenth of each client's. The one
+    other may be called ``train``, and is no client then.
     """
+    if divided(path) and test is None:
+        return dataset(path / TRAIN, path / TEST, name=path.resolve().name)
     places = [place for place in folders(path) if place.name != TEST]
     beside = (path / TEST).is_dir()
     alone = any(images(place) for place in places)

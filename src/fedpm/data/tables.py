@@ -1,6 +1,6 @@
 """Tables, a row an example: a label column, perhaps a client column, and numbers in all others."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,7 +8,45 @@ import numpy.typing as npt
 
 from fedpm.errors import DataError, choices
 
-Table = Mapping[str, npt.NDArray[Any]]
+_COUNTED = "row {}, counted from 0"
+
+
+class Table(Mapping[str, npt.NDArray[Any]]):
+    """The columns of a table by name.
+
+    Args:
+        columns: the values of each.
+        rows: by which sentences know each row: a line of a file, the index of a pandas table, or its place.
+        called: such a sentence.
+    """
+
+    def __init__(
+        self, columns: Mapping[str, Any], rows: npt.NDArray[Any] | None = None, called: str = _COUNTED
+    ) -> None:
+        self._columns = {name: np.asarray(values) for name, values in columns.items()}
+        self._rows, self._called = rows, called
+
+    def __getitem__(self, name: str) -> npt.NDArray[Any]:
+        return self._columns[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._columns)
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+    def row(self, place: int) -> str:
+        """Return what a sentence calls the row of a place."""
+        return self._called.replace("{}", str(place if self._rows is None else self._rows[place]), 1)
+
+    def without(self, name: str) -> "Table":
+        """Return the table without a column, if it is there."""
+        return Table({key: values for key, values in self.items() if key != name}, self._rows, self._called)
+
+    def of(self, chosen: npt.NDArray[np.bool_]) -> "Table":
+        """Return the chosen rows."""
+        rows = None if self._rows is None else self._rows[chosen]
+        return Table({name: values[chosen] for name, values in self.items()}, rows, self._called)
 
 
 def is_frame(source: Any) -> bool:
@@ -19,7 +57,9 @@ def is_frame(source: Any) -> bool:
 def columns_of(where: str, frame: Any) -> Table:
     """Return the columns of a pandas table."""
     check_names(where, [str(name) for name in frame.columns])
-    return {str(name): frame[name].to_numpy() for name in frame.columns}
+    index = getattr(frame, "index", None)  # other libraries have none
+    rows, called = (None, _COUNTED) if index is None else (np.asarray(index), "the row of index {}")
+    return Table({str(name): frame[name].to_numpy() for name in frame.columns}, rows, called)
 
 
 def check_names(where: str, names: Sequence[str]) -> None:
@@ -46,12 +86,11 @@ def column(where: str, table: Table, name: str, what: str) -> npt.NDArray[Any]:
 
 def parted(where: str, table: Table, label: str) -> tuple[npt.NDArray[np.float32], npt.NDArray[Any], tuple[str, ...]]:
     """Return the inputs of a table, a row each, its labels, and the names of the inputs' columns."""
-    table = {name: np.asarray(values) for name, values in table.items()}
     labels = column(where, table, label, "label")
     if len({np.shape(values)[:1] for values in table.values()}) > 1:
         lengths = ", ".join(f"{name} {np.size(values)}" for name, values in table.items())
         raise DataError(f"{where}: columns differ in length ({lengths}); bring all to one")
-    inputs = {name: _numbers(where, name, values) for name, values in table.items() if name != label}
+    inputs = {name: _numbers(where, name, values, table.row) for name, values in table.items() if name != label}
     if not inputs:
         raise DataError(f"{where}: {label!r} is the only column; there should be others, of numbers, to learn from")
     return np.stack(list(inputs.values()), axis=1), labels, tuple(inputs)
@@ -85,30 +124,27 @@ def _named(names: Sequence[str], others: Sequence[str]) -> str:
 
 def by_client(where: str, table: Table, client: str) -> dict[str, Table]:
     """Return the rows of each client, in the order in which the clients first appear."""
-    owners = column(where, table, client, "client").astype(str)
-    rest = {name: values for name, values in table.items() if name != client}
-    return {
-        name: {key: values[owners == name] for key, values in rest.items()} for name in dict.fromkeys(owners.tolist())
-    }
+    owners, rest = column(where, table, client, "client").astype(str), table.without(client)
+    return {name: rest.of(owners == name) for name in dict.fromkeys(owners.tolist())}
 
 
-def _numbers(where: str, name: str, values: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+def _numbers(where: str, name: str, values: npt.NDArray[Any], row: Callable[[int], str]) -> npt.NDArray[np.float32]:
     if values.dtype.kind in "cmM":
         raise DataError(
             f"{where}: column {name!r} holds {values.dtype}; inputs should be numbers, so encode this column"
         )
     if values.dtype.kind in "fO" and len(rows := np.flatnonzero(_missing(values))):
         raise DataError(
-            f"{where}: column {name!r} is empty ({values[rows[0]]}) in row {rows[0]}, counted from 0; fill it, or "
-            "leave the row out"
+            f"{where}: column {name!r} is empty ({values[rows[0]]}) in {row(int(rows[0]))}; fill it, or leave "
+            "that row out"
         )
     try:
         return values.astype(np.float32)
     except (ValueError, TypeError):
-        row, wrong = next((row, value) for row, value in enumerate(values.tolist()) if not _is_number(value))
+        place, wrong = next((place, value) for place, value in enumerate(values.tolist()) if not _is_number(value))
         raise DataError(
-            f"{where}: column {name!r} holds {wrong!r} in row {row}, counted from 0; inputs should be numbers, with a "
-            "point before decimals: mend the cell, or encode or leave out this column; if it names clients, say so "
+            f"{where}: column {name!r} holds {wrong!r} in {row(place)}; inputs should be numbers, with a point "
+            "before decimals: mend the cell, or encode or leave out this column; if it names clients, say so "
             f"(--client {name}, data.client={name}, client={name!r} in Python)"
         ) from None
 

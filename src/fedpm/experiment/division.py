@@ -108,7 +108,8 @@ def _federated(config: Config, dataset: Dataset) -> Federation:
     for client, part in enumerate(parts):
         owner[part] = client
     about = (dataset.name, dataset.train, dataset.test, dataset.classes, dataset.preprocessing)
-    return Federation(*about, tuple(map(str, range(len(parts)))), owner, columns=dataset.columns)
+    clients = tuple(map(str, range(len(parts))))
+    return Federation(*about, clients, owner, columns=dataset.columns, named=dataset.named)
 
 
 def _split(config: Config, dataset: Dataset, train: Shard) -> list[Indices]:

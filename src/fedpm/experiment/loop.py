@@ -1,5 +1,6 @@
 """The round loop, which exists here and nowhere else."""
 
+import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, closing, suppress
 from dataclasses import replace
@@ -10,14 +11,14 @@ import numpy as np
 
 from fedpm.data.partition import histogram
 from fedpm.engines.base import Engine
-from fedpm.errors import ConfigError
+from fedpm.errors import ConfigError, EngineError
 from fedpm.experiment.build import Experiment
 from fedpm.experiment.decoding import Decoders, start_decoders
 from fedpm.experiment.folder import RunFolder
 from fedpm.experiment.loggers import About, open_logger
 from fedpm.experiment.observers import Callback, Observer, Round
 from fedpm.experiment.progress import round_progress
-from fedpm.experiment.record import RoundRecord, best_round, rounds_without_gain
+from fedpm.experiment.record import RoundRecord, best_round, diverged, in_rounds, rounds_without_gain, useless
 from fedpm.experiment.result import Result, finish, model_file
 from fedpm.experiment.round import run_round
 from fedpm.experiment.statistics import kinds_table
@@ -25,6 +26,7 @@ from fedpm.methods.base import Arrays
 from fedpm.privacy.budget import Ledger
 
 _CLIENTS = 1000  # whose classes are written down, at most
+_REMEDY = "lower local.lr, or look at the loss and the data"
 _BEST = "best/"  # before the names of a checkpoint's arrays that are of the best round
 
 
@@ -71,12 +73,22 @@ class Run:
         return best_round(self.records) if self.experiment.keep == "best" else self.records[-1]
 
     def result(self, ended: str) -> Result:
-        """Make the model and sum the run up, in the folder too."""
+        """Make the model and sum the run up, in the folder too; what learned nothing at all is no result."""
+        self._check_learned()
         privacy = self.ledger.statement()
         result = finish(self.experiment, self.kept, self.records, shipped=self.shipped, ended=ended, privacy=privacy)
         if self.folder is not None:
             self.folder.finish(result.summary, result.file.name, result.file.to_bytes())
         return result
+
+    def _check_learned(self) -> None:
+        """Refuse a run in which no upload could ever be used because training diverged: its network is untrained."""
+        if all(map(useless, self.records)) and any(map(diverged, self.records)):
+            kept = f"; {self.folder.path / 'rounds.jsonl'} says why of each client" if self.folder else ""
+            raise EngineError(
+                f"no upload of {in_rounds(len(self.records))} could be used, for the training of all clients diverged, "
+                f"so that nothing was learned: {_REMEDY}{kept}"
+            )
 
     def save_model(self) -> None:
         """Leave the model in the folder as it is now, for a run that breaks off."""
@@ -132,11 +144,20 @@ def _train_on(run: Run, on_round: Callback, progress: bool | None, start: Callab
             run.folder.reopen()
         while (ended := run.ended()) is None:
             record = run.advance(engine)
+            _warn(run)
             for observer in observers:
                 observer(record)
             if _called(run, record, on_round).stopped:
                 return "callback"
     return ended
+
+
+def _warn(run: Run) -> None:
+    """Warn of a round that learned nothing because training diverged, once where several are so in a row."""
+    *before, last = run.records
+    if diverged(last) and not (before and diverged(before[-1])):
+        sentence = f"round {last['round']} learned nothing, for the training of all its clients diverged: {_REMEDY}"
+        warnings.warn(sentence, UserWarning, stacklevel=5)  # of who called fedpm.run
 
 
 def _about(run: Run) -> str:

@@ -197,6 +197,16 @@ def complaints(record: RoundRecord) -> list[str]:
     ]
 
 
+def useless(record: RoundRecord) -> bool:
+    """Return whether a round had no upload that could be used: all of its clients were left out."""
+    return len(record["rejected"]) >= len(record["clients"])
+
+
+def diverged(record: RoundRecord) -> bool:
+    """Return whether that was because training diverged; that nobody was there may happen in a fleet."""
+    return useless(record) and "diverged" in record["faults"]
+
+
 def in_rounds(count: int) -> str:
     """Return a number of rounds in words."""
     return f"{count} round{'s' if count != 1 else ''}"

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from fedpm.data.datasets import Dataset
 from fedpm.experiment.build import Experiment
 from fedpm.experiment.record import RoundRecord, Summary, byte_size, clients_of, headline, in_rounds, scores_of
 from fedpm.experiment.statistics import layers, versions
@@ -85,9 +86,10 @@ def _by_the_paper(records: list[RoundRecord]) -> dict[str, float]:
     return {"uplink_paper_bpp": sum(bits) / len(bits)} if bits else {}
 
 
-def _columns(names: tuple[str, ...]) -> dict[str, Any]:
+def _columns(dataset: Dataset) -> dict[str, Any]:
     """Return what a model file says of the columns of a table: their names, unless they would fill its header."""
-    return {"columns": list(names)} if names and len(json.dumps(names)) <= MAX_HEADER // 4 else {}
+    told = {"columns": list(dataset.columns), **dataset.named}
+    return told if dataset.columns and len(json.dumps(told)) <= MAX_HEADER // 4 else {}
 
 
 def model_file(experiment: Experiment, state: Any, shipped: RoundRecord, privacy: dict[str, Any]) -> Model | Weights:
@@ -96,7 +98,7 @@ def model_file(experiment: Experiment, state: Any, shipped: RoundRecord, privacy
     provenance = {
         "config": experiment.provenance,
         "data": dataset.name,
-        **_columns(dataset.columns),
+        **_columns(dataset),
         "fedpm": version("fedpm"),
         "round": shipped["round"],
         **{key: value for key, value in scores_of(shipped).items() if key != "loss"},

@@ -58,8 +58,9 @@ def peopled(config: Config, data: Dataset, *, own: bool, remote: bool = False) -
             )
         return config
     if not own and config.data.split != "given":
+        several = f"{len(data.clients)} client{'s' * (len(data.clients) != 1)}"
         warnings.warn(
-            f"{data.called} says which of {len(data.clients)} clients has which example, and data.split = "
+            f"{data.called} says which of {several} has which example, and data.split = "
             f"{config.data.split!r} deals them anew: set data.split=given to leave each client its own",
             UserWarning,
             stacklevel=CALLER,

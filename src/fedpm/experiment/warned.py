@@ -33,7 +33,8 @@ def warn(network: MaskedNetwork, task: Task, dataset: Dataset, train: Shard | No
     if net is not None and task.loss is cross_entropy and dataset.labelled:
         found += [spare_outputs(network, dataset), probabilities(network, dataset)]
     if train is not None:
-        found.append(doubtful_classes(task, dataset, train) or untaught(dataset, train) or lone_classes(dataset))
+        others = doubtful_classes(task, dataset, train) or untaught(dataset, train) or lone_classes(dataset)
+        found.append(spaced_classes(dataset) or others)
     for sentence in filter(None, found):
         warnings.warn(sentence, UserWarning, stacklevel=CALLER)
 
@@ -155,6 +156,21 @@ def untaught(dataset: Dataset, train: Shard) -> str:
         f"no client trains on these classes of the test data: {several}; they will not be learned: give clients "
         "examples of them, or leave them out"
     )
+
+
+def spaced_classes(dataset: Dataset) -> str:
+    """Return a sentence on classes whose names differ in spaces alone, none if there are none: nobody sees that."""
+    if not dataset.labelled:
+        return ""
+    seen: dict[str, str] = {}
+    for name in dataset.classes:
+        other = seen.setdefault(" ".join(name.split()), name)
+        if other != name:
+            return (
+                f"the classes {other!r} and {name!r} of {dataset.called} differ in spaces alone, and count as two: if "
+                "one is meant, take the spaces out of the labels"
+            )
+    return ""
 
 
 def lone_classes(dataset: Dataset) -> str:

@@ -124,6 +124,12 @@ def columns_of(model: Model | Weights) -> tuple[str, ...]:
     return tuple(names) if isinstance(names, list) and all(isinstance(name, str) for name in names) else ()
 
 
+def named_of(model: Model | Weights) -> dict[str, str]:
+    """Return the names of the columns ``label`` and ``client`` that the file tells."""
+    told = {key: model.header.provenance.get(key) for key in ("label", "client")}
+    return {key: name for key, name in told.items() if isinstance(name, str)}
+
+
 def load(path: Path | str, net: nn.Module | None = None, *, packed: bool = False) -> nn.Module:
     """Return the trained network of a model file or a run folder as an ordinary module in eval mode.
 

@@ -3,6 +3,7 @@
 import json
 import re
 import tomllib
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
@@ -140,11 +141,23 @@ def collect(folders: Iterable[Path]) -> list[Collection]:
         elif (folder / "config.toml").is_file():
             loose.append(folder)
         elif below := sorted(file.parent for file in folder.glob("*/config.toml")):
-            loose += below
+            loose += _begun(folder, below)
         else:
             why = "neither a run folder nor a study's" if folder.exists() else absent(folder)
             raise ArtifactError(f"{folder}: {why}; give what fedpm run or study run wrote")
     return [*found, *([_runs(loose)] if loose else [])]
+
+
+def _begun(folder: Path, runs: list[Path]) -> list[Path]:
+    """Return the runs in a folder that have ended a round; others are told and left out."""
+    logs = {run: run / "rounds.jsonl" for run in runs}
+    begun = [run for run, log in logs.items() if log.is_file() and b"\n" in log.read_bytes()]
+    if not begun:
+        raise ArtifactError(f"{folder}: no run in it has ended a round yet; wait for one")
+    if idle := [run.name for run in runs if run not in begun]:
+        several = f"{', '.join(idle[:5])}{' …' if len(idle) > 5 else ''}"
+        warnings.warn(f"{folder}: left out, for no round has ended yet: {several}", UserWarning, stacklevel=3)
+    return begun
 
 
 def _study(folder: Path) -> Collection:

@@ -30,7 +30,8 @@ class Event:
 
     run: Run
     what: str
-    record: dict[str, Any]
+    record: Any
+    """Of a round, or the summary of a run that is done."""
     reason: str = ""
 
 
