@@ -140,9 +140,21 @@ def test_a_run_goes_on_longer(undisturbed: Path, tmp_path: Path) -> None:
     assert (out / "model.fedpm").read_bytes() == (undisturbed / "model.fedpm").read_bytes()
     assert rounds_without_times(out) == rounds_without_times(undisturbed)
     done = fedpm("run", "--resume", out)
-    assert done.stdout.endswith("This run had ended before; to go on longer, add --set rounds=N.\n")
+    told = "Nothing was trained: this run had done its 6 rounds before; to go on longer, add --set rounds=N.\n"
+    assert done.stdout.endswith(told)
     done = fedpm("run", "--resume", out, "--set", "rounds=3")
     assert (done.code, done.stderr) == (2, "fedpm: rounds = 3: this run has done 6 already; give at least 6\n")
+
+
+def test_a_run_that_patience_ended_is_told_to_go_on_with_more_of_it(tmp_path: Path) -> None:
+    sets = [*QUICK, "--set", "rounds=3", "--set", "local.lr=1e-9", "--set", "stop.patience=1", "--workers", "1"]
+    assert fedpm("run", *sets, "--out", tmp_path).code == 0
+    for more in ([], ["--set", "rounds=9"]):
+        done = fedpm("run", "--resume", tmp_path, *more)
+        assert done.stdout.endswith(
+            "Nothing was trained: the last round of this run was no better on validation data, which ended it; to go "
+            "on longer, add --set stop.patience=N, of more than 1.\n"
+        )
 
 
 def test_all_config_errors_at_once_and_exit_code_two() -> None:
@@ -165,6 +177,7 @@ def test_all_config_errors_at_once_and_exit_code_two() -> None:
             "comes from Python only; give it there: fedpm.run(data=…) for a new run",
         ),
         (["run", "--resume", "nowhere", "--device", "cpu"], 2, "give nothing beside it but --workers"),
+        (["run", "--resume", "x", "--out", "y"], 2, "--data-dir, and --set rounds=N and stop.patience=N to go on longer"),
         (["run", "--resume", "nowhere", "--set", "rounds"], 2, "--set rounds: should be KEY=VALUE"),
         (["run", "--device", "cuda:77"], 2, "device = 'cuda:77'"),
         (["run", "--workers", "none"], 2, "workers = 'none'"),
