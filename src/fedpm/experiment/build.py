@@ -18,7 +18,7 @@ from fedpm.data.participation import Participation
 from fedpm.engines.base import Clients, Engine, Held, Start
 from fedpm.errors import ConfigError
 from fedpm.experiment.division import Division, divided, load, with_features
-from fedpm.experiment.fitting import check_batches, check_fit, check_private_loss, check_suits
+from fedpm.experiment.fitting import check_batches, check_fit, check_private_loss, check_suits, check_tokens
 from fedpm.experiment.loggers import LOGGERS
 from fedpm.experiment.origin import Origin
 from fedpm.experiment.parts import method_of
@@ -194,7 +194,8 @@ def _check_network(
             "clients are loaded on demand: how many examples each has is not known, and nothing of theirs is kept; use "
             "privacy.unit = 'none' and local.cache = false"
         )
-    check_batches(network, dataset, division.parts, config.local.batch_size, _names(config, dataset))
+    check_tokens(network, dataset.test, division, names := _names(config, dataset))
+    check_batches(network, dataset, division.parts, config.local.batch_size, names)
     if guarantee is not None:
         check_private_loss(network, task, called, dataset)
         check_private(guarantee, network, division.train, [len(part) for part in division.parts])
