@@ -29,6 +29,12 @@ from fedpm.registry import METHODS
         ("algorithm=magic", "algorithm = 'magic': should be 'fedpm'"),
         ("nonsense=1", "nonsense = 1: unknown key"),
         ("local.epoch=1", "local.epoch = 1: unknown key; did you mean local.epochs?"),
+        ("local.learning_rate=1", "local.learning_rate = 1: unknown key; did you mean local.lr?"),
+        ("batch=8", "batch = 8: unknown key; did you mean local.batch_size?"),
+        ("num_clients=8", "num_clients = 8: unknown key; did you mean clients.total?"),
+        ("clients.n_clients=8", "clients.n_clients = 8: unknown key; did you mean clients.total?"),
+        ("num_rounds=8", "num_rounds = 8: unknown key; did you mean rounds?"),
+        ("epoch=8", "epoch = 8: unknown key; did you mean local.epochs?"),
         ("locals.epochs=1", "locals = {'epochs': 1}: unknown table; did you mean local?"),
         (
             "clients=5",
