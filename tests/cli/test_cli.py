@@ -177,7 +177,11 @@ def test_all_config_errors_at_once_and_exit_code_two() -> None:
             "comes from Python only; give it there: fedpm.run(data=…) for a new run",
         ),
         (["run", "--resume", "nowhere", "--device", "cpu"], 2, "give nothing beside it but --workers"),
-        (["run", "--resume", "x", "--out", "y"], 2, "--data-dir, and --set rounds=N and stop.patience=N to go on longer"),
+        (
+            ["run", "--resume", "x", "--out", "y"],
+            2,
+            "--set rounds=N and stop.patience=N to go on longer",
+        ),
         (["run", "--resume", "nowhere", "--set", "rounds"], 2, "--set rounds: should be KEY=VALUE"),
         (["run", "--device", "cuda:77"], 2, "device = 'cuda:77'"),
         (["run", "--workers", "none"], 2, "workers = 'none'"),

@@ -124,6 +124,10 @@ def test_an_unknown_keyword_is_explained_like_an_unknown_key(given: dict[str, An
         ({"net": "conv4"}, "net: a str is no network; give an nn.Module, or name one that is built in: model.name"),
         ({"net": nn.Linear}, "net: Linear is a class; give a network of it: Linear(…)"),
         ({"on_round": 3}, "on_round = 3: should be a function of a round"),
+        ({"model": {"name": "conv4"}}, "model.name = 'conv4': net=… is given too, and one of both is used; leave out"),
+        ({"data.name": "mnist"}, "data.name = 'mnist': data=… is given too, and one of both is used; leave out"),
+        ({"trained": "net.6"}, "frozen, trained or masked names net.6: the network has no such parameter or module"),
+        ({"masked": 3}, "frozen, trained or masked names 3: should be a name, a pattern or a class of modules"),
         ({"frozen": [3]}, "frozen, trained or masked names 3: should be a name, a pattern or a class of modules"),
     ],
 )

@@ -38,7 +38,9 @@ def texts(token: int = 0, at: str = "south", dtype: type = np.int64) -> fedpm.Fe
     x, y = np.arange(360).reshape(60, 6) % ROWS, np.arange(60) % 2
     odd = x.copy()
     odd[:, 2] = token
-    parts = {name: ((odd if name == at else x).astype(dtype), y) for name in ("north", "south", "test data")}
+    parts: dict[str, Any] = {
+        name: ((odd if name == at else x).astype(dtype), y) for name in ("north", "south", "test data")
+    }
     test = parts.pop("test data")
     return fedpm.federation(parts, test=test)
 
