@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from fedpm.cli.run import _unused
+from fedpm.model.weights import Weights, WeightsHeader
 from fedpm.study.definition import studies
 from tests.command import FEDPM, fedpm, wait_until
 
@@ -238,6 +239,19 @@ def test_model_commands_on_a_trained_model(undisturbed: Path, tmp_path: Path) ->
     done = fedpm("model", "export", file, "--torch", tmp_path / "m.safetensors")
     assert done.code == 0, done.stderr
     assert (tmp_path / "m.safetensors").stat().st_size > 30 * file.stat().st_size
+
+
+@pytest.mark.slow
+def test_an_export_says_what_it_is_in_either_format(undisturbed: Path, tmp_path: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime", reason="needs the onnx extra")
+    pytest.importorskip("onnxscript", reason="needs the onnx extra")
+    for option, name in (("--onnx", "m.onnx"), ("--torch", "m.safetensors")):
+        assert fedpm("model", "export", undisturbed, option, tmp_path / name).code == 0
+    session = onnxruntime.InferenceSession(tmp_path / "m.onnx", providers=["CPUExecutionProvider"])
+    header = WeightsHeader.model_validate_json(session.get_modelmeta().custom_metadata_map["fedpm"])
+    assert header == Weights.open(tmp_path / "m.safetensors").header
+    assert (header.classes, header.input_shape) == (tuple("0123456789"), (1, 8, 8))
+    assert header.preprocessing
 
 
 def test_runs_that_begin_in_one_second_have_folders_of_their_own(tmp_path: Path) -> None:
