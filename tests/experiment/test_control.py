@@ -1,5 +1,6 @@
 """A run in its caller's hand: settings by keyword, callbacks that see the model and stop, patience, the best round."""
 
+import itertools
 import os
 import pty
 import re
@@ -8,7 +9,7 @@ import tomllib
 import warnings
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -19,10 +20,14 @@ from torch import nn
 import fedpm
 from fedpm.config import Config
 from fedpm.data.datasets import Dataset
+from fedpm.engines.base import Clients, Task
+from fedpm.engines.inprocess import Sequential
 from fedpm.errors import ConfigError
-from fedpm.experiment.progress import round_progress
+from fedpm.experiment import progress
+from fedpm.experiment.progress import Announced, round_progress
 from fedpm.experiment.record import RoundRecord, best_round, rounds_without_gain
 from tests.drills import short_config
+from tests.engines.misbehaving import Misbehaving
 from tests.experiment.test_loop import no_engine, without_times
 from tests.small import small_config, small_net
 
@@ -345,13 +350,20 @@ def test_progress_shows_on_a_terminal_unless_it_is_switched_off(data: Dataset, m
     assert screen(progress=False) == "end"
 
 
-def test_progress_is_silent_in_a_pipe_unless_it_is_wanted(data: Dataset, capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_is_silent_in_a_pipe_unless_it_is_wanted(
+    data: Dataset, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     given: dict[str, Any] = {"net": small_net(), "data": data}
     fedpm.run(short_config(), **given)
     assert capsys.readouterr().out == ""
     fedpm.run(short_config(), progress=True, **given)
     lines = capsys.readouterr().out.splitlines()
     assert [line[:20] for line in lines[-2:]] == ["round 1/2  accuracy ", "round 2/2  accuracy "]
+    assert "a round takes about" not in "".join(lines)
+    monkeypatch.setattr(progress, "LONG", 0.0)
+    fedpm.run(short_config(), progress=True, **given)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in lines if "a round takes about" in line] == ["round 1"]
 
 
 def test_a_notebook_without_widgets_gets_lines(
@@ -365,6 +377,24 @@ def test_a_notebook_without_widgets_gets_lines(
     with round_progress(20, console=Console(force_jupyter=True)) as show:
         show(record)
     assert capsys.readouterr().out.startswith("round 7/20  accuracy 0.970")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "workers", "lines"),
+    [
+        (44.0, 2, ["round 1: 1 of 10 clients in 44 s; a round takes about 4 minutes"]),
+        (4.0, 1, ["round 1: 1 of 10 clients in 4 s; a round takes about 40 s"]),
+        (4.0, 2, []),
+    ],
+)
+def test_a_long_round_is_told_after_its_first_client_and_once(
+    seconds: float, workers: int, lines: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    ticks = itertools.count(0.0, seconds)
+    engine = Announced(Sequential(cast(Clients, Misbehaving())), workers, lambda: next(ticks))
+    for round in (1, 2):
+        assert len(list(engine.run(round, [Task(client, b"") for client in range(10)]))) == 10
+    assert capsys.readouterr().out.splitlines() == lines
 
 
 @pytest.mark.parametrize(("algorithm", "kind"), [("fedpm", "masked"), ("fedavg", "weights")])
