@@ -85,10 +85,8 @@ def test_a_command_names_the_extra_that_it_needs(
     monkeypatch.setitem(sys.modules, "matplotlib", None)  # as if it were not installed
     done = fedpm(*arguments, cwd=tmp_path)
     assert (done.code, done.stdout) == (2, "")
-    assert (
-        done.stderr
-        == f"fedpm: {what} needs matplotlib: pip install 'fedpm[report]', in a clone pip install -e '.[report]'\n"
-    )
+    clone = "pip install -c constraints.txt -e '.[report]'"
+    assert done.stderr == f"fedpm: {what} needs matplotlib: pip install 'fedpm[report]', in a clone {clone}\n"
 
 
 def test_running_installs_no_developer_tools() -> None:

@@ -62,9 +62,12 @@ class EngineError(FedPMError):
 def require(extra: str, what: str, package: str) -> None:
     """Raise ConfigError if a package is missing that an extra of this one brings."""
     if find_spec(package) is None:
-        raise ConfigError(
-            f"{what} needs {package}: pip install 'fedpm[{extra}]', in a clone pip install -e '.[{extra}]'"
-        )
+        raise ConfigError(f"{what} needs {package}: {install(extra)}")
+
+
+def install(extra: str) -> str:
+    """Return the commands that install an extra of this package."""
+    return f"pip install 'fedpm[{extra}]', in a clone pip install -c constraints.txt -e '.[{extra}]'"
 
 
 def choices(name: str, known: Collection[str]) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from fedpm.cli.run import _unused
+from fedpm.model.weights import Weights, WeightsHeader
 from fedpm.study.definition import studies
 from tests.command import FEDPM, fedpm, wait_until
 
@@ -140,9 +141,21 @@ def test_a_run_goes_on_longer(undisturbed: Path, tmp_path: Path) -> None:
     assert (out / "model.fedpm").read_bytes() == (undisturbed / "model.fedpm").read_bytes()
     assert rounds_without_times(out) == rounds_without_times(undisturbed)
     done = fedpm("run", "--resume", out)
-    assert done.stdout.endswith("This run had ended before; to go on longer, add --set rounds=N.\n")
+    told = "Nothing was trained: this run had done its 6 rounds before; to go on longer, add --set rounds=N.\n"
+    assert done.stdout.endswith(told)
     done = fedpm("run", "--resume", out, "--set", "rounds=3")
     assert (done.code, done.stderr) == (2, "fedpm: rounds = 3: this run has done 6 already; give at least 6\n")
+
+
+def test_a_run_that_patience_ended_is_told_to_go_on_with_more_of_it(tmp_path: Path) -> None:
+    sets = [*QUICK, "--set", "rounds=3", "--set", "local.lr=1e-9", "--set", "stop.patience=1", "--workers", "1"]
+    assert fedpm("run", *sets, "--out", tmp_path).code == 0
+    for more in ([], ["--set", "rounds=9"]):
+        done = fedpm("run", "--resume", tmp_path, *more)
+        assert done.stdout.endswith(
+            "Nothing was trained: the last round of this run was no better on validation data, which ended it; to go "
+            "on longer, add --set stop.patience=N, of more than 1.\n"
+        )
 
 
 def test_all_config_errors_at_once_and_exit_code_two() -> None:
@@ -165,6 +178,11 @@ def test_all_config_errors_at_once_and_exit_code_two() -> None:
             "comes from Python only; give it there: fedpm.run(data=…) for a new run",
         ),
         (["run", "--resume", "nowhere", "--device", "cpu"], 2, "give nothing beside it but --workers"),
+        (
+            ["run", "--resume", "x", "--out", "y"],
+            2,
+            "--set rounds=N and stop.patience=N to go on longer",
+        ),
         (["run", "--resume", "nowhere", "--set", "rounds"], 2, "--set rounds: should be KEY=VALUE"),
         (["run", "--device", "cuda:77"], 2, "device = 'cuda:77'"),
         (["run", "--workers", "none"], 2, "workers = 'none'"),
@@ -221,6 +239,19 @@ def test_model_commands_on_a_trained_model(undisturbed: Path, tmp_path: Path) ->
     done = fedpm("model", "export", file, "--torch", tmp_path / "m.safetensors")
     assert done.code == 0, done.stderr
     assert (tmp_path / "m.safetensors").stat().st_size > 30 * file.stat().st_size
+
+
+@pytest.mark.slow
+def test_an_export_says_what_it_is_in_either_format(undisturbed: Path, tmp_path: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime", reason="needs the onnx extra")
+    pytest.importorskip("onnxscript", reason="needs the onnx extra")
+    for option, name in (("--onnx", "m.onnx"), ("--torch", "m.safetensors")):
+        assert fedpm("model", "export", undisturbed, option, tmp_path / name).code == 0
+    session = onnxruntime.InferenceSession(tmp_path / "m.onnx", providers=["CPUExecutionProvider"])
+    header = WeightsHeader.model_validate_json(session.get_modelmeta().custom_metadata_map["fedpm"])
+    assert header == Weights.open(tmp_path / "m.safetensors").header
+    assert (header.classes, header.input_shape) == (tuple("0123456789"), (1, 8, 8))
+    assert header.preprocessing
 
 
 def test_runs_that_begin_in_one_second_have_folders_of_their_own(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ RECORD: Any = {
         ("run --rounds 5", "--rounds: settings are given with --set: --set rounds=5"),
         ("run --round=5", "--round: settings are given with --set: --set rounds=5"),
         ("run --batch-size 7 --out x", "--batch-size: settings are given with --set: --set local.batch_size=7"),
+        ("run --learning-rate 0.1", "--learning-rate: settings are given with --set: --set local.lr=0.1"),
         ("run --clients.rho 0.5", "--clients.rho: settings are given with --set: --set clients.rho=0.5"),
         ("run --tensorboard", "--tensorboard: settings are given with --set: --set tensorboard=VALUE"),
         ("run --name x", "--name: settings are given with --set: --set data.name=x or --set model.name=x"),

@@ -1,4 +1,5 @@
 import pickle
+import warnings
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,12 @@ from fedpm.registry import METHODS
         ("algorithm=magic", "algorithm = 'magic': should be 'fedpm'"),
         ("nonsense=1", "nonsense = 1: unknown key"),
         ("local.epoch=1", "local.epoch = 1: unknown key; did you mean local.epochs?"),
+        ("local.learning_rate=1", "local.learning_rate = 1: unknown key; did you mean local.lr?"),
+        ("batch=8", "batch = 8: unknown key; did you mean local.batch_size?"),
+        ("num_clients=8", "num_clients = 8: unknown key; did you mean clients.total?"),
+        ("clients.n_clients=8", "clients.n_clients = 8: unknown key; did you mean clients.total?"),
+        ("num_rounds=8", "num_rounds = 8: unknown key; did you mean rounds?"),
+        ("epoch=8", "epoch = 8: unknown key; did you mean local.epochs?"),
         ("locals.epochs=1", "locals = {'epochs': 1}: unknown table; did you mean local?"),
         (
             "clients=5",
@@ -152,6 +159,24 @@ def test_noise_goes_as_far_in_a_round_however_many_steps_it_has(epochs: int, rat
 )
 def test_private_steps_see_expected_weights_unless_they_are_the_papers(settings: list[str], forward: str) -> None:
     assert resolved(load(None, settings)).tables()["fedpm"].model_dump()["forward"] == forward
+
+
+def test_a_file_that_holds_what_auto_came_to_is_told_when_it_would_come_to_something_else(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text(to_toml(resolved(load({"fedpm.effort": "rounds"}))))
+    words = (
+        r"^local\.lr_fade = 5\.0, codec = 'shared-randomness': what auto had come to, and with fedpm\.effort = 'bits' "
+        r"it would come to something else; --set local\.lr_fade=auto --set codec=auto lets it$"
+    )
+    with pytest.warns(UserWarning, match=words) as said:
+        mixed = load(tmp_path / "config.toml", ["fedpm.effort=bits"])
+    assert mixed.codec == "shared-randomness", "it is told, and not changed"
+    assert len(said) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        load(mixed, {"fedpm.effort": "bits", "rounds": 3})
+        load(tmp_path / "config.toml", ["rounds=3", "local.epochs=7"])
+        load(tmp_path / "config.toml", ["fedpm.effort=bits", "codec=auto", "local.lr_fade=0"])
+        load("quickstart", ["fedpm.effort=rounds"])
 
 
 def test_whether_a_key_changes_results_is_said_at_the_key() -> None:

@@ -9,9 +9,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import fedpm
 from fedpm import children
 from fedpm.data.datasets import Dataset
 from fedpm.engines import inprocess
@@ -20,6 +22,7 @@ from fedpm.engines.inprocess import Growing, Sequential, Workers, replied
 from fedpm.errors import EngineError, FedPMError
 from fedpm.experiment.build import build
 from fedpm.methods.base import ClientResult
+from fedpm.training.losses import cross_entropy
 from tests.engines.misbehaving import Fatal, Misbehaving
 from tests.engines.several import Several
 from tests.marked import marked
@@ -216,6 +219,18 @@ def test_a_network_that_cannot_be_sent_to_workers_is_refused() -> None:
 
     with pytest.raises(EngineError, match="worker processes could not start"):
         Workers(misbehaving(Local()), 1)
+
+
+@pytest.mark.parametrize(
+    ("given", "what"),
+    [
+        ({"loss": lambda output, target: cross_entropy(output, target)}, "your loss"),
+        ({"metrics": [lambda output, target: cross_entropy(output, target)]}, "your metrics"),
+    ],
+)
+def test_what_cannot_be_sent_to_workers_is_named(given: dict[str, Any], what: str, data: Dataset) -> None:
+    with pytest.raises(EngineError, match=rf"could not start \(.*\): {what} should be importable from a module"):
+        fedpm.run(small_config(workers=2), net=small_net(), data=data, **given)
 
 
 SCRIPT = """

@@ -1,5 +1,6 @@
 """A run in its caller's hand: settings by keyword, callbacks that see the model and stop, patience, the best round."""
 
+import itertools
 import os
 import pty
 import re
@@ -8,7 +9,7 @@ import tomllib
 import warnings
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -19,10 +20,14 @@ from torch import nn
 import fedpm
 from fedpm.config import Config
 from fedpm.data.datasets import Dataset
+from fedpm.engines.base import Clients, Task
+from fedpm.engines.inprocess import Sequential
 from fedpm.errors import ConfigError
-from fedpm.experiment.progress import round_progress
+from fedpm.experiment import progress
+from fedpm.experiment.progress import Announced, round_progress
 from fedpm.experiment.record import RoundRecord, best_round, rounds_without_gain
 from tests.drills import short_config
+from tests.engines.misbehaving import Misbehaving
 from tests.experiment.test_loop import no_engine, without_times
 from tests.small import small_config, small_net
 
@@ -124,6 +129,10 @@ def test_an_unknown_keyword_is_explained_like_an_unknown_key(given: dict[str, An
         ({"net": "conv4"}, "net: a str is no network; give an nn.Module, or name one that is built in: model.name"),
         ({"net": nn.Linear}, "net: Linear is a class; give a network of it: Linear(…)"),
         ({"on_round": 3}, "on_round = 3: should be a function of a round"),
+        ({"model": {"name": "conv4"}}, "model.name = 'conv4': net=… is given too, and one of both is used; leave out"),
+        ({"data.name": "mnist"}, "data.name = 'mnist': data=… is given too, and one of both is used; leave out"),
+        ({"trained": "net.6"}, "frozen, trained or masked names net.6: the network has no such parameter or module"),
+        ({"masked": 3}, "frozen, trained or masked names 3: should be a name, a pattern or a class of modules"),
         ({"frozen": [3]}, "frozen, trained or masked names 3: should be a name, a pattern or a class of modules"),
     ],
 )
@@ -341,13 +350,20 @@ def test_progress_shows_on_a_terminal_unless_it_is_switched_off(data: Dataset, m
     assert screen(progress=False) == "end"
 
 
-def test_progress_is_silent_in_a_pipe_unless_it_is_wanted(data: Dataset, capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_is_silent_in_a_pipe_unless_it_is_wanted(
+    data: Dataset, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     given: dict[str, Any] = {"net": small_net(), "data": data}
     fedpm.run(short_config(), **given)
     assert capsys.readouterr().out == ""
     fedpm.run(short_config(), progress=True, **given)
     lines = capsys.readouterr().out.splitlines()
     assert [line[:20] for line in lines[-2:]] == ["round 1/2  accuracy ", "round 2/2  accuracy "]
+    assert "a round takes about" not in "".join(lines)
+    monkeypatch.setattr(progress, "LONG", 0.0)
+    fedpm.run(short_config(), progress=True, **given)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in lines if "a round takes about" in line] == ["round 1"]
 
 
 def test_a_notebook_without_widgets_gets_lines(
@@ -363,6 +379,24 @@ def test_a_notebook_without_widgets_gets_lines(
     assert capsys.readouterr().out.startswith("round 7/20  accuracy 0.970")
 
 
+@pytest.mark.parametrize(
+    ("seconds", "workers", "lines"),
+    [
+        (44.0, 2, ["round 1: 1 of 10 clients in 44 s; a round takes about 4 minutes"]),
+        (4.0, 1, ["round 1: 1 of 10 clients in 4 s; a round takes about 40 s"]),
+        (4.0, 2, []),
+    ],
+)
+def test_a_long_round_is_told_after_its_first_client_and_once(
+    seconds: float, workers: int, lines: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    ticks = itertools.count(0.0, seconds)
+    engine = Announced(Sequential(cast(Clients, Misbehaving())), workers, lambda: next(ticks))
+    for round in (1, 2):
+        assert len(list(engine.run(round, [Task(client, b"") for client in range(10)]))) == 10
+    assert capsys.readouterr().out.splitlines() == lines
+
+
 @pytest.mark.parametrize(("algorithm", "kind"), [("fedpm", "masked"), ("fedavg", "weights")])
 def test_the_start_says_which_parameters_are_of_which_kind(
     algorithm: str, kind: str, data: Dataset, capsys: pytest.CaptureFixture[str], tmp_path: Path
@@ -374,7 +408,7 @@ def test_the_start_says_which_parameters_are_of_which_kind(
     assert [line.split()[:3] for line in lines[:4]] == [
         ["kind", "tensors", "parameters"], [kind, "2", "520"], ["trained", "2", "16"], ["frozen", "1", "80"],
     ]  # fmt: skip
-    assert f"its {kind} tensors start at random; weights='given' keeps them" in lines[4]
+    assert f"{kind} tensors start at random; if it is pretrained, weights='given' keeps its values" in lines[4]
     fedpm.resume(tmp_path / "run", rounds=2, **given)
     assert "tensors" not in capsys.readouterr().out, "it has been said"
 
@@ -383,7 +417,7 @@ def test_where_nobody_sees_the_start_a_warning_says_that_weights_are_replaced(da
     given: dict[str, Any] = {"net": small_net(), "data": data}
     with torch.no_grad():
         given["net"][1].weight *= 2  # beyond where torch starts a layer: somebody has trained it
-    with pytest.warns(UserWarning, match=r"masked tensors start at random; weights='given' keeps") as said:
+    with pytest.warns(UserWarning, match=r"masked tensors start at random; .* weights='given' keeps") as said:
         fedpm.run(small_config(rounds=1), **given)
     assert [one.filename for one in said] == [__file__], "it points at the caller"
     with warnings.catch_warnings():

@@ -4,6 +4,7 @@ import json
 import math
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import pytest
 import fedpm
 from fedpm.data.datasets import Dataset
 from fedpm.experiment.folder import RunFolder
-from fedpm.experiment.record import RoundRecord, Summary
+from fedpm.experiment.record import RoundRecord, Summary, complaints
 from tests.small import small_config, small_net
 
 SIZES = [64 * 32, 32, 32 * 10, 10]
@@ -75,6 +76,17 @@ def test_tensorboard_events_read_back_also_after_a_resume(data: Dataset, tmp_pat
         assert event.step == record["round"]
         assert [int(count) for count in event.histogram_value.bucket] == record["theta_histogram"]
     assert RunFolder(out).records() == result.rounds
+
+
+def test_clients_that_are_left_out_for_one_reason_are_told_in_one_line() -> None:
+    record: Any = {"round": 3, "clients": [0, 1, 7], "names": ["oslo", "bergen", "bodø"]}
+    record["rejected"] = {"0": "too late", "1": "not a mask", "7": "too late"}
+    assert complaints(record) == [
+        "round 3: left out the uploads of clients oslo, bodø: too late",
+        "round 3: left out the upload of client bergen: not a mask",
+    ]
+    record = {"round": 3, "clients": [], "rejected": {str(client): "too late" for client in range(12)}}
+    assert complaints(record)[0].endswith(" 8, 9 and 2 more: too late")
 
 
 def test_every_field_is_in_the_documentation_and_none_is_written_beyond_it(

@@ -391,5 +391,8 @@ def test_a_network_without_onnx_form_is_one_clear_sentence(tmp_path: Path) -> No
 
 def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(ConfigError, match=r"fedpm\[onnx\]"):
+    words = (
+        r"needs onnxruntime: pip install 'fedpm\[onnx\]', in a clone pip install -c constraints.txt -e '\.\[onnx\]'$"
+    )
+    with pytest.raises(ConfigError, match=words):
         to_onnx(nn.Linear(2, 2), (2,), "float32", tmp_path / "x.onnx")

@@ -141,6 +141,12 @@ def test_names_patterns_and_classes_say_otherwise() -> None:
     assert found.frozen == ["encoder.layers.0.norm1.weight", "encoder.layers.0.norm1.bias"]
 
 
+def test_one_name_or_class_need_be_no_list() -> None:
+    net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+    assert kinds_of(net, 1.0, trained="1") == kinds_of(net, 1.0, trained=["1"])
+    assert kinds_of(nn.Sequential(nn.Conv1d(1, 1, 1), net), 1.0, frozen=nn.Conv1d).frozen == ["0.weight", "0.bias"]
+
+
 @pytest.mark.parametrize(
     ("net", "selectors", "sentence"),
     [

@@ -169,10 +169,11 @@ def export(
 
     model = open_model(file)
     module = model.module(_network(net, model))
+    about = model.header.model_dump(include=set(WeightsHeader.model_fields))
     if onnx is not None:
-        difference = to_onnx(module, model.header.input_shape, model.header.input_dtype, onnx)
+        said = WeightsHeader(**about).metadata()
+        difference = to_onnx(module, model.header.input_shape, model.header.input_dtype, onnx, said)
         console.print(f"wrote {onnx}; ONNX Runtime agrees with PyTorch to {difference:.1e}", highlight=False)
     if torch is not None:
-        about = model.header.model_dump(include=set(WeightsHeader.model_fields))
         Weights.of(module, **about).save(torch)
         console.print(f"wrote {torch}", highlight=False)

@@ -98,12 +98,14 @@ class SettingsCommand(TyperCommand):
 
     def _suggest(self, name: str, value: str, options: set[str]) -> None:
         from fedpm.config import describe
+        from fedpm.config.explain import MEANT
 
         if name == "net":
             raise ConfigError("--net: a network of your own is trained from Python: fedpm.run(net=…), docs/networks.md")
         keys = [key for key, _, _ in describe()]
         names = {*keys, *(key.rpartition(".")[2] for key in keys), *(option.removeprefix("--") for option in options)}
-        near = get_close_matches(name.replace("-", "_"), sorted(names), 1, 0.75)
+        word = name.replace("-", "_")
+        near = [MEANT[word]] if word in MEANT else get_close_matches(word, sorted(names), 1, 0.75)
         if found := [key for key in keys if near and f".{key}".endswith(f".{near[0]}")]:
             ways = " or ".join(f"--set {known}={value or 'VALUE'}" for known in found)
             raise ConfigError(f"--{name}: settings are given with --set: {ways}")

@@ -16,9 +16,10 @@ from fedpm import config as configs
 from fedpm.cli.options import Overrides, Preset, find_beside
 from fedpm.config.explain import PARTS
 from fedpm.errors import ConfigError, FedPMError, StoppedError
-from fedpm.experiment.record import byte_size, headline, in_rounds
+from fedpm.experiment.record import byte_size, headline, in_rounds, rounds_without_gain
 
 if TYPE_CHECKING:
+    from fedpm.experiment.observers import Round
     from fedpm.experiment.record import Summary
     from fedpm.experiment.result import Result
 
@@ -55,7 +56,7 @@ def run(
         if preset or config or out or device:
             raise ConfigError(
                 "--resume DIR goes on with the settings of that run: give nothing beside it but --workers, --engine, "
-                "--data-dir, and --set rounds=N to go on longer"
+                f"--data-dir, and --set {' and '.join(f'{key}=N' for key in sorted(configs.LENGTH))} to go on longer"
             )
         return _resume(resume, overrides)
     if preset and config:
@@ -79,18 +80,35 @@ def _unused(folder: Path) -> Path:
 def _resume(folder: Path, overrides: list[str]) -> None:
     from fedpm.experiment import api
 
-    settings = dict(map(configs.pair, overrides))
+    settings, trained = dict(map(configs.pair, overrides)), list[int]()
     if (folder / "config.toml").is_file():
         task = configs.load(folder / "config.toml").task
         find_beside([task.loss, *task.metrics])
-    ended = (folder / "summary.json").is_file() and not configs.LENGTH & settings.keys()
-    _watched(folder, lambda: api.resume(folder, progress=True, **settings))
-    if ended:
-        console.print("This run had ended before; to go on longer, add --set rounds=N.")
+
+    def note(round: Round) -> None:
+        trained.append(round["round"])
+
+    result = _watched(folder, lambda: api.resume(folder, progress=True, on_round=note, **settings))
+    if not trained:
+        console.print(f"Nothing was trained: {_ended(result)}.", soft_wrap=True)
 
 
-def _watched(folder: Path, start: Callable[[], Result]) -> None:
-    """Run, then print the summary."""
+def _ended(result: Result) -> str:
+    """Return why a run does not go on, and what would let it."""
+    if result.summary["ended"] == "patience":
+        idle = rounds_without_gain(result.rounds)
+        last = "the last round of this run was" if idle == 1 else f"the last {idle} rounds of this run were"
+        return (
+            f"{last} no better on validation data, which ended it; to go on longer, add --set stop.patience=N, of "
+            f"more than {idle}"
+        )
+    if result.summary["ended"] == "budget":
+        return "this run has spent its privacy budget, and goes on no longer; start a new one, of which ε adds up"
+    return f"this run had done its {in_rounds(result.summary['rounds'])} before; to go on longer, add --set rounds=N"
+
+
+def _watched(folder: Path, start: Callable[[], Result]) -> Result:
+    """Run, print the summary, and return the result."""
     try:
         result = start()
     except KeyboardInterrupt:
@@ -112,6 +130,7 @@ def _watched(folder: Path, start: Callable[[], Result]) -> None:
         f"{_privacy(summary)}folder    {folder}",
         soft_wrap=True,
     )
+    return result
 
 
 def _paper(summary: Summary) -> str:

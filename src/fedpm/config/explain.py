@@ -20,6 +20,20 @@ _WORDS = {
     "less than or equal to": "at most",
 }
 """What pydantic says, and what a reader is told."""
+MEANT = {
+    "learning_rate": "local.lr",
+    "batch": "local.batch_size",
+    "epoch": "local.epochs",
+    "num_epochs": "local.epochs",
+    "n_clients": "clients.total",
+    "num_clients": "clients.total",
+    "n_rounds": "rounds",
+    "num_rounds": "rounds",
+    "num_workers": "workers",
+    "random_state": "seed",
+    "dataset": "data.name",
+}
+"""What other programs call a key."""
 _SHOWN = 80
 """Characters of a value in a message."""
 
@@ -101,7 +115,7 @@ def _shown(value: Any) -> str:
 
 
 def _hint(key: str, known: list[str]) -> str:
-    """Return which key was meant: one of this name in some table, or one that is spelt like it."""
-    same = [one for one in known if one.endswith(f".{key}")]
+    """Return which key was meant: one of this name in some table or program, or one that is spelt like it."""
+    same = [one for one in known if one == MEANT.get(key.rpartition(".")[2]) or one.endswith(f".{key}")]
     near = same if len(same) == 1 else difflib.get_close_matches(key, known, n=1)
     return f"did you mean {near[0]}?" if near else "fedpm keys lists them"

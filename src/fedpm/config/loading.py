@@ -1,6 +1,7 @@
 """Settings from presets, TOML files, mappings and ``key=value`` pairs, and back to TOML."""
 
 import tomllib
+import warnings
 from collections.abc import Iterable, Mapping
 from importlib import resources
 from pathlib import Path
@@ -31,9 +32,32 @@ Base = Config | Mapping[str, Any] | str | Path
 def load(base: Base | None = None, overrides: Iterable[str] | Mapping[str, Any] = ()) -> Config:
     """Read settings and apply overrides: ``key=value`` pairs, or values by key, nested in tables or not."""
     values = overrides if isinstance(overrides, Mapping) else dict(map(pair, overrides))
-    if isinstance(base, Config):
-        return parse(nested(flattened(values), base.model_dump())) if values else base
-    return parse(nested(flattened(values), _tables(base)))
+    if isinstance(base, Config) and not values:
+        return base
+    tables, given = base.model_dump() if isinstance(base, Config) else _tables(base), flattened(values)
+    config = parse(nested(given, tables))
+    if values and (sentence := _outdated(tables, config, given)):
+        warnings.warn(sentence, UserWarning, stacklevel=2)
+    return config
+
+
+def _outdated(tables: Mapping[str, Any], config: Config, given: Mapping[str, Any]) -> str:
+    """Return that a file holds what ``auto`` came to before it was changed, and how to have it settled anew."""
+    try:
+        before = parse(tables)
+    except ConfigError:  # only what is given makes it whole
+        return ""
+    rules, now = _tuned(before), _tuned(config)
+    old, new = flattened(before.model_dump()), flattened(config.model_dump())
+    kept = [key for key in rules if key in now and key not in given and old.get(key, "auto") != "auto"]
+    stale = [key for key in kept if old[key] == _settled(rules[key], old) != _settled(now[key], new)]
+    if not stale:
+        return ""
+    changed = ", ".join(f"{key} = {new[key]!r}" for key in given if new.get(key) != old.get(key))
+    return (
+        f"{', '.join(f'{key} = {old[key]!r}' for key in stale)}: what auto had come to, and with {changed} it would "
+        f"come to something else; {' '.join(f'--set {key}=auto' for key in stale)} lets it"
+    )
 
 
 def _tables(base: Mapping[str, Any] | str | Path | None) -> dict[str, Any]:
@@ -156,10 +180,17 @@ def _read_toml(path: Path) -> dict[str, Any]:
 
 def resolved(config: Config) -> Config:
     """Return the configuration with the algorithm's tuned values in place of ``auto``."""
+    flat = flattened(config.model_dump())
+    settled = {key: _settled(rule, flat) for key, rule in _tuned(config).items() if flat.get(key) == "auto"}
+    return parse(nested(settled, config.model_dump()))
+
+
+def _tuned(config: Config) -> dict[str, Any]:
+    """Return what ``auto`` means for an algorithm by key: a value, or a function of all settings."""
     method = METHODS[config.algorithm]
     plain = {"model.init": "half", "local.lr_fade": 0.0, "aggregator": "mean"}
-    tuned = {**plain, **method.private.get(config.privacy.unit, method.tuned)}
-    flat = flattened(config.model_dump())
-    missing = {key: value for key, value in tuned.items() if flat.get(key) == "auto"}
-    settled = {key: value(flat) if callable(value) else value for key, value in missing.items()}
-    return parse(nested(settled, config.model_dump()))
+    return {**plain, **method.private.get(config.privacy.unit, method.tuned)}
+
+
+def _settled(rule: Any, flat: Mapping[str, Any]) -> Any:
+    return rule(flat) if callable(rule) else rule

@@ -163,8 +163,8 @@ class LocalConfig(Settings):
     )
     epsilon: float = setting(
         0.0,
-        "Adam's ε as a share of a layer's gradients: a weight whose gradients are small beside them moves less; 0: "
-        "all move equally far; 1 suits clients that differ much in their classes (docs/start.md)",
+        "Adam's ε as a share of a layer's gradients: a weight whose gradients are small beside them moves less; 0: all "
+        "move equally far; 1 suits clients that differ much in their classes (docs/start.md)",
         ge=0,
         le=100,
     )
@@ -197,8 +197,7 @@ class TaskConfig(Settings):
     """What training lowers, and by what networks are judged."""
 
     loss: str = setting(
-        "auto",
-        f"what training lowers: {', '.join(LOSSES)}, or MODULE:FUNCTION; auto: cross-entropy (docs/tasks.md)",
+        "auto", f"what training lowers: {', '.join(LOSSES)}, or MODULE:FUNCTION; auto: cross-entropy (docs/tasks.md)"
     )
     metrics: Literal["auto"] | list[str] = setting(
         "auto",

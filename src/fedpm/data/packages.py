@@ -26,6 +26,7 @@ from fedpm.data.archives import read_file
 from fedpm.data.catalog import Spec
 from fedpm.data.download import Report, UnavailableError, writing
 from fedpm.data.sources import Source
+from fedpm.errors import install
 
 _TIMEOUT = 1200  # seconds for a client to finish
 _FEW_RETRIES = {"npm_config_fetch_retries": "1", "npm_config_fetch_retry_mintimeout": "1000"}  # else minutes offline
@@ -159,6 +160,6 @@ def _png(path: Path) -> npt.NDArray[np.uint8]:
     try:
         from PIL import Image
     except ImportError:
-        raise UnavailableError("pictures of this package need pillow: pip install 'fedpm[report]'") from None
+        raise UnavailableError(f"pictures of this package need pillow: {install('images')}") from None
     with Image.open(path) as image:
         return np.asarray(image.convert("RGB"))

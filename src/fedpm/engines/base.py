@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from fedpm.errors import DataError
 from fedpm.methods.base import ClientResult, Method, Waiting
 from fedpm.rng import Streams
 
@@ -77,9 +78,17 @@ class Clients:
         shard = self.train.take(self.parts[task.client]) if self.load is None else self.load(task.client)
         if self.held is not None and self.held.in_training:
             shard = replace(shard, held=self.held.of(task.client)["validation"])
-        with threads(self.threads):
-            rng = self.streams.at(round, task.client)
-            return self.method.client_update(task.broadcast, shard, rng, task.memory)
+        rng = self.streams.at(round, task.client)
+        try:
+            with threads(self.threads):
+                return self.method.client_update(task.broadcast, shard, rng, task.memory)
+        except IndexError:
+            from fedpm.model.tokens import unknown_token
+
+            if told := unknown_token(self.method.network.net, shard.x[: len(shard)]):
+                name = self.names[task.client] if self.names else task.client
+                raise DataError(f"client {name}: {told}") from None
+            raise
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import traceback
 from collections import deque
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
+from typing import Any
 
 from fedpm.children import Child, ready
 from fedpm.engines.base import Clients, Reply, Start, Task
@@ -18,6 +19,16 @@ PATIENCE = 600.0
 
 START = 10.0
 """Seconds of processor time that worker processes should save before they are started, which takes some each."""
+
+
+_OWN = {
+    "net": "your network",
+    "loss": "your loss",
+    "metrics": "your metrics",
+    "train": "your data",
+    "load": "the function that loads your clients' data",
+}
+"""What may be the caller's own, by its name in the client side."""
 
 
 def replied(task: Task, result: ClientResult) -> Reply:
@@ -59,8 +70,8 @@ class Workers:
             if not isinstance(error, EngineError | pickle.PicklingError | AttributeError | TypeError):
                 raise
             raise EngineError(
-                f"worker processes could not start ({error}): network and data of your own should be importable from a "
-                "module, or be defined in a script's file before its first run; or use workers=1"
+                f"worker processes could not start ({error}): {_unsent(clients)} should be importable from a module, "
+                "or be defined in a script's file before its first run; or use workers=1"
             ) from None
 
     def run(self, round: int, tasks: Sequence[Task]) -> Iterator[Reply]:
@@ -134,6 +145,16 @@ class Growing:
         """End the worker processes, if any."""
         if self._workers is not None:
             self._workers.close()
+
+
+def _unsent(part: Any) -> str:
+    """Return what of the caller's own cannot be sent to another process, by its name in the client side."""
+    for name, inner in getattr(part, "__dict__", {}).items():
+        try:
+            pickle.dumps(inner)
+        except Exception:
+            return _OWN.get(name) or _unsent(inner)
+    return "network, data and functions of your own"
 
 
 def _work(pipe: Connection, clients: Clients) -> None:

@@ -2,7 +2,7 @@
 
 import tomllib
 import warnings
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,10 @@ from fedpm.experiment.loop import train
 from fedpm.experiment.observers import Callback
 from fedpm.experiment.progress import shows
 from fedpm.experiment.result import Result
+from fedpm.experiment.settle import OWN
 from fedpm.experiment.statistics import replaced, untrained
 from fedpm.files import writing
-from fedpm.model.kinds import Selector, check_network
+from fedpm.model.kinds import Selectors, check_network
 from fedpm.training.losses import Loss
 
 
@@ -32,9 +33,9 @@ def run(
     net: nn.Module | None = None,
     weights: str | None = None,
     data: Dataset | Mapping[str, Any] | None = None,
-    frozen: Collection[Selector] = (),
-    trained: Collection[Selector] = (),
-    masked: Collection[Selector] = (),
+    frozen: Selectors = (),
+    trained: Selectors = (),
+    masked: Selectors = (),
     loss: str | Loss | None = None,
     metrics: Any = None,
     remote: bool = False,
@@ -71,6 +72,7 @@ def run(
     stop_import()
     _check_kinds(net, on_round)
     dataset = _dataset(data, settings)
+    _check_named(net, dataset, settings)
     settings |= {} if weights is None else {"model.weights": weights}
     given: dict[str, Any] = {"net": net, "data": dataset, "frozen": frozen, "trained": trained, "masked": masked}
     given |= {"loss": loss, "metrics": _several(metrics), "remote": remote}
@@ -99,9 +101,9 @@ def resume(
     *,
     net: nn.Module | None = None,
     data: Dataset | Mapping[str, Any] | None = None,
-    frozen: Collection[Selector] = (),
-    trained: Collection[Selector] = (),
-    masked: Collection[Selector] = (),
+    frozen: Selectors = (),
+    trained: Selectors = (),
+    masked: Selectors = (),
     loss: str | Loss | None = None,
     metrics: Any = None,
     remote: bool = False,
@@ -150,6 +152,14 @@ def _dataset(data: Dataset | Mapping[str, Any] | None, settings: dict[str, Any])
             "by name: fedpm.federation({…})"
         )
     return data
+
+
+def _check_named(net: nn.Module | None, data: Dataset | None, settings: Mapping[str, Any]) -> None:
+    """Refuse the name of a network or of data beside those that are given."""
+    for key, word, given in (("model.name", "net", net), ("data.name", "data", data)):
+        name = flattened(settings).get(key, OWN)
+        if given is not None and name != OWN:
+            raise ConfigError(f"{key} = {name!r}: {word}=… is given too, and one of both is used; leave out the other")
 
 
 def _check_total(experiment: Experiment, settings: Mapping[str, Any]) -> None:

@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,14 +18,14 @@ from fedpm.data.participation import Participation
 from fedpm.engines.base import Clients, Engine, Held, Start
 from fedpm.errors import ConfigError
 from fedpm.experiment.division import Division, divided, load, with_features
-from fedpm.experiment.fitting import check_batches, check_fit, check_private_loss, check_suits
+from fedpm.experiment.fitting import check_batches, check_fit, check_private_loss, check_suits, check_tokens
 from fedpm.experiment.loggers import LOGGERS
 from fedpm.experiment.origin import Origin
 from fedpm.experiment.parts import method_of
 from fedpm.experiment.settle import OWN, check_given, guarantee_of, peopled, settle
 from fedpm.experiment.warned import warn
 from fedpm.methods.base import Method
-from fedpm.model.kinds import Selector
+from fedpm.model.kinds import Selectors, several
 from fedpm.model.masking import MaskedNetwork
 from fedpm.model.pretrained import named
 from fedpm.privacy.budget import Guarantee, check_private
@@ -104,9 +104,9 @@ def build(
     *,
     net: nn.Module | None = None,
     data: Dataset | None = None,
-    frozen: Collection[Selector] = (),
-    trained: Collection[Selector] = (),
-    masked: Collection[Selector] = (),
+    frozen: Selectors = (),
+    trained: Selectors = (),
+    masked: Selectors = (),
     loss: str | Loss | None = None,
     metrics: Sequence[Any] | None = None,
     remote: bool = False,
@@ -164,16 +164,16 @@ def _network(
     config: Config,
     dataset: Dataset,
     net: nn.Module | None,
-    frozen: Collection[Selector],
-    trained: Collection[Selector],
-    masked: Collection[Selector],
+    frozen: Selectors,
+    trained: Selectors,
+    masked: Selectors,
 ) -> MaskedNetwork:
     """Return the caller's network, or the one that the configuration names, under a mask."""
     if net is None and not dataset.classes:
         raise ConfigError(f"model.name = {config.model.name!r}: has an output a class, and labels are none; give net=…")
     if net is None:
         known = named(config.model.name, dataset.input_shape, len(dataset.classes), config.data.dir)
-        net, frozen, trained = known.net, (*frozen, *known.frozen), (*trained, *known.trained)
+        net, frozen, trained = known.net, (*several(frozen), *known.frozen), (*several(trained), *known.trained)
     start = config.model.model_dump(include={"init", "weights", "keep", "affine"})
     return MaskedNetwork(net, **start, frozen=frozen, trained=trained, masked=masked)
 
@@ -194,7 +194,8 @@ def _check_network(
             "clients are loaded on demand: how many examples each has is not known, and nothing of theirs is kept; use "
             "privacy.unit = 'none' and local.cache = false"
         )
-    check_batches(network, dataset, division.parts, config.local.batch_size, _names(config, dataset))
+    check_tokens(network, dataset.test, division, names := _names(config, dataset))
+    check_batches(network, dataset, division.parts, config.local.batch_size, names)
     if guarantee is not None:
         check_private_loss(network, task, called, dataset)
         check_private(guarantee, network, division.train, [len(part) for part in division.parts])

@@ -11,12 +11,15 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedpm.data.datasets import OWN, Dataset, to_input, to_target
+from fedpm.data.datasets import OWN, Dataset, Shard, to_input, to_target
+from fedpm.data.lazy import Lazy
 from fedpm.data.ondemand import OnDemand
 from fedpm.data.partition import Indices
 from fedpm.errors import ConfigError, DataError
+from fedpm.experiment.division import Division
 from fedpm.model.masking import MaskedNetwork
 from fedpm.model.outputs import logits_of
+from fedpm.model.tokens import tables_of, unknown_token
 from fedpm.training.evaluation import evaluate
 from fedpm.training.losses import LOSSES, binary, cross_entropy
 from fedpm.training.metrics import METRICS
@@ -38,14 +41,10 @@ def check_fit(network: MaskedNetwork, task: Task, called: str, dataset: Dataset)
         with torch.inference_mode():
             output = logits_of(module(to_input(dataset.test.x[:1], CPU)))
     except (RuntimeError, TypeError, ValueError, IndexError) as error:
-        dtype = dataset.test.x.dtype
-        whole = dtype.kind in "iu" and dtype != np.uint8
-        remedy = f"; {_reshaped(network.net, dataset.input_shape)}"
-        if whole:
-            remedy = f"; they are {dtype}: give floats, unless the first layer is an embedding"
         reason = str(error).splitlines()[0]
+        told = unknown_token(network.net, dataset.test.x[:1]) or f"{reason}; {_remedy(network.net, dataset, reason)}"
         raise MisfitError(
-            f"the network cannot take an input of {_of(dataset)}, of shape {dataset.input_shape}: {reason}{remedy}"
+            f"the network cannot take an input of {_of(dataset)}, of shape {dataset.input_shape}: {told}"
         ) from None
     shape = tuple(output.shape)
     if wanted := _wanted(task, called, dataset, shape):
@@ -61,6 +60,43 @@ def check_fit(network: MaskedNetwork, task: Task, called: str, dataset: Dataset)
             f"task.loss = {called!r} does not depend on the output; it should, by operations that have a gradient"
         )
     _check_metrics(module, task, dataset)
+
+
+def _remedy(net: nn.Module, dataset: Dataset, reason: str) -> str:
+    """Return how inputs are likely brought to fit a network: by another type, or another shape."""
+    dtype, embedding = dataset.test.x.dtype, bool(tables_of(net))
+    if embedding and "'indices'" in reason:  # torch's word for what an embedding looks up
+        scaled = " and scaled to floats, as images are" if dtype == np.uint8 else ""
+        another = "integers of another type" if dtype == np.uint8 else "integers"
+        return f"they are {dtype}{scaled}: give {another}, such as int64, for tokens"
+    others = {value.dtype for value in net.parameters() if value.is_floating_point()} - {torch.float32}
+    if others and "type" in reason:
+        return f"the network is {str(others.pop()).removeprefix('torch.')}, and inputs are float32: give net.float()"
+    if dtype.kind in "iu" and dtype != np.uint8 and not embedding:
+        return f"they are {dtype}: give floats, unless the first layer is an embedding"
+    return _reshaped(net, dataset.input_shape)
+
+
+def check_tokens(network: MaskedNetwork, test: Shard, division: Division, names: Sequence[str]) -> None:
+    """Refuse tokens that an embedding has no row for; the largest and the least of all that are here are tried."""
+    if not tables_of(network.net):
+        return
+    module = network.module(network.weights(0), network.initial_stats())
+    for whose, shard in (("", division.train), ("validation data", division.validation), ("test data", test)):
+        if isinstance(shard.x, Lazy) or shard.x.dtype.kind not in "iu" or not shard.x.size:
+            continue
+        for place in {int(shard.x.argmax()), int(shard.x.argmin())}:
+            row = place // (shard.x.size // len(shard))
+            try:
+                with torch.inference_mode():
+                    module(to_input(shard.x[row : row + 1], CPU))
+            except IndexError:
+                told = unknown_token(network.net, shard.x[row : row + 1])
+                if not told:
+                    raise
+                owner = next((client for client, part in enumerate(division.parts) if row in part), 0)
+                client = names[owner] if names else owner
+                raise MisfitError(f"{whose or f'client {client}'}: {told}") from None
 
 
 def _reshaped(net: nn.Module, shape: tuple[int, ...]) -> str:

@@ -17,7 +17,7 @@ from fedpm.experiment.decoding import Decoders, start_decoders
 from fedpm.experiment.folder import RunFolder
 from fedpm.experiment.loggers import About, open_logger
 from fedpm.experiment.observers import Callback, Observer, Round
-from fedpm.experiment.progress import round_progress
+from fedpm.experiment.progress import announced, round_progress
 from fedpm.experiment.record import RoundRecord, best_round, diverged, in_rounds, rounds_without_gain, useless
 from fedpm.experiment.result import Result, finish, model_file
 from fedpm.experiment.round import run_round
@@ -137,6 +137,8 @@ def _train_on(run: Run, on_round: Callback, progress: bool | None, start: Callab
         shown = round_progress(run.experiment.rounds, done=run.state.round, wanted=progress, about=_about(run))
         observers = [started.enter_context(observer) for observer in (*_loggers(run), shown)]
         engine = started.enter_context(closing(start(run.experiment)))
+        if run.experiment.engine == "inprocess":  # of others nobody knows how many clients train side by side
+            engine = announced(engine, run.experiment.start.workers, progress)
         run.decoders = start_decoders(run.experiment)
         if run.decoders is not None:
             started.enter_context(closing(run.decoders))

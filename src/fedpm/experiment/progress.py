@@ -1,9 +1,13 @@
 """Progress of a run: a live bar on a terminal and in a notebook, plain lines elsewhere."""
 
+from __future__ import annotations
+
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import (
@@ -20,6 +24,13 @@ from rich.text import Text
 
 from fedpm.experiment.observers import Observer
 from fedpm.experiment.record import RoundRecord, complaints, figures, log_line
+
+if TYPE_CHECKING:
+    from fedpm.engines.base import Engine, Reply
+    from fedpm.engines.base import Task as ClientTask
+
+LONG = 30.0
+"""Seconds of a round after which somebody who sees no bar is told how long it takes."""
 
 
 class Figures(ProgressColumn):
@@ -62,7 +73,7 @@ def round_progress(
         return
     if about:
         console.print(about, markup=False, highlight=False, soft_wrap=True)
-    live = console.is_terminal or (console.is_jupyter and find_spec("ipywidgets") is not None)
+    live = _live(console)
     with drawn(Progress(*columns("round", console), console=console, disable=not live)) as bar:
         task = bar.add_task("", total=rounds, completed=done, figures="starting")
 
@@ -75,6 +86,48 @@ def round_progress(
                 console.print(sentence, markup=False)
 
         yield show
+
+
+def _live(console: Console) -> bool:
+    """Return whether a bar can be drawn and drawn again."""
+    return console.is_terminal or (console.is_jupyter and find_spec("ipywidgets") is not None)
+
+
+class Announced:
+    """An engine that says once, after its first client, how long a round takes: lines come after whole rounds only."""
+
+    def __init__(self, engine: Engine, workers: int, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._engine, self._workers, self._clock, self._said = engine, workers, clock, False
+
+    @property
+    def quorum(self) -> int:
+        """How many usable answers a round needs."""
+        return self._engine.quorum
+
+    def run(self, round: int, tasks: Sequence[ClientTask]) -> Iterator[Reply]:
+        """Yield the replies of the engine."""
+        begun = self._clock()
+        for reply in self._engine.run(round, tasks):
+            if not self._said:
+                self._say(round, len(tasks), self._clock() - begun)
+            yield reply
+
+    def _say(self, round: int, clients: int, took: float) -> None:
+        self._said = True
+        whole = took * -(-clients // self._workers)
+        if clients > 1 and whole > LONG:
+            about = f"{whole:.0f} s" if whole < 90 else f"{whole / 60:.0f} minutes"
+            print(f"round {round}: 1 of {clients} clients in {took:.0f} s; a round takes about {about}", flush=True)
+
+    def close(self) -> None:
+        """End what the engine started."""
+        self._engine.close()
+
+
+def announced(engine: Engine, workers: int, wanted: bool | None) -> Engine:
+    """Return an engine that says how long a round takes, where plain lines are printed."""
+    console = Console()
+    return Announced(engine, workers) if shows(wanted, console) and not _live(console) else engine
 
 
 def shows(wanted: bool | None, console: Console | None = None) -> bool:

@@ -9,6 +9,7 @@ SCORES = ("accuracy", "loss", "mode", "validation_accuracy", "metrics", "validat
 EACH = ("class_accuracy", "client_before", "client_after", "client_scores")
 """Those that say for whom."""
 ScoreFields = dict[str, Any]
+_NAMED = 10  # clients of one sentence
 
 
 class RoundRecord(TypedDict):
@@ -189,11 +190,15 @@ def log_line(record: RoundRecord, rounds: int) -> str:
 
 
 def complaints(record: RoundRecord) -> list[str]:
-    """Return a sentence for each client whose upload was left out."""
+    """Return a sentence for each reason for which uploads were left out, with the clients of whom that holds."""
     names = dict(zip(map(str, record["clients"]), record.get("names", ()), strict=False))
+    alike: dict[str, list[str]] = {}
+    for client, reason in record["rejected"].items():
+        alike.setdefault(reason, []).append(names.get(client, client))
     return [
-        f"round {record['round']}: left out the upload of client {names.get(client, client)}: {reason}"
-        for client, reason in record["rejected"].items()
+        f"round {record['round']}: left out the upload{'s' * (len(who) > 1)} of client{'s' * (len(who) > 1)} "
+        f"{', '.join(who[:_NAMED])}{f' and {len(who) - _NAMED} more' if len(who) > _NAMED else ''}: {reason}"
+        for reason, who in alike.items()
     ]
 
 

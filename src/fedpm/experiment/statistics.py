@@ -70,12 +70,12 @@ def kinds_table(network: MaskedNetwork, *, masks: bool, own: bool) -> str:
 
 
 def replaced(network: MaskedNetwork, learned: str) -> str:
-    """Return that values of the caller's network are not used, and how to keep them; nothing if they are."""
+    """Return where a network of the caller's own starts, and how to keep its values; nothing if they are kept."""
     if network.given is not None:
         return ""
     return (
-        f"values of your network are not used: its {learned} tensors start at random; weights='given' keeps them "
-        "(docs/pretrained.md), and those that are trained=[…] or frozen=[…] begin with their own (docs/networks.md)"
+        f"of your network the form is used, and {learned} tensors start at random; if it is pretrained, "
+        "weights='given' keeps its values (docs/pretrained.md)"
     )
 
 

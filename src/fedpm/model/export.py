@@ -4,30 +4,36 @@ import contextlib
 import io
 import logging
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import torch
 from torch import nn
 
-from fedpm.errors import ArtifactError, ConfigError
+from fedpm.errors import ArtifactError, ConfigError, install
 from fedpm.files import write_atomically
 
 TOLERANCE = 1e-4
 """How far ONNX Runtime's output may be from PyTorch's, relative to its largest value."""
 
 
-def to_onnx(module: nn.Module, input_shape: tuple[int, ...], input_dtype: str, path: Path) -> float:
+def to_onnx(
+    module: nn.Module,
+    input_shape: tuple[int, ...],
+    input_dtype: str,
+    path: Path,
+    metadata: Mapping[str, str] = MappingProxyType({}),
+) -> float:
     """Write an ONNX file for batches of any size, check it on ONNX Runtime, and return the largest difference seen."""
     try:
         import onnxruntime
         import onnxscript  # noqa: F401
     except ImportError as error:
-        raise ConfigError(
-            f"ONNX export needs {error.name or error}: install it with pip install 'fedpm[onnx]'"
-        ) from None
+        raise ConfigError(f"ONNX export needs {error.name or error}: {install('onnx')}") from None
     examples = _examples(input_shape, input_dtype)
-    data = _exported(module, examples)
+    data = _exported(module, examples, metadata)
     session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
     difference = 0.0
     for batch in (examples, examples[:1]):
@@ -48,7 +54,7 @@ def _examples(shape: tuple[int, ...], dtype: str) -> torch.Tensor:
     return values.reshape(3, *shape)
 
 
-def _exported(module: nn.Module, examples: torch.Tensor) -> bytes:
+def _exported(module: nn.Module, examples: torch.Tensor, metadata: Mapping[str, str]) -> bytes:
     """Return ONNX bytes; torch's exporter is talkative, so what it says is shown only when it fails."""
     for talkative in ("onnxscript", "torch.onnx"):
         logging.getLogger(talkative).setLevel(logging.ERROR)
@@ -69,4 +75,7 @@ def _exported(module: nn.Module, examples: torch.Tensor) -> bytes:
         raise ArtifactError(f"torch cannot export this network to ONNX: {reason}") from error
     if program is None:
         raise ArtifactError(f"torch exported nothing: {said.getvalue()[-200:]}")
-    return bytes(program.model_proto.SerializeToString())
+    model = program.model_proto
+    for key, value in metadata.items():
+        model.metadata_props.add(key=key, value=value)
+    return bytes(model.SerializeToString())

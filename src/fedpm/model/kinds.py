@@ -22,6 +22,9 @@ from fedpm.errors import ConfigError
 Selector = str | type[nn.Module]
 """Which parameters: a name or a module's name, a pattern such as ``encoder.*``, or a class of modules."""
 
+Selectors = Selector | Collection[Selector]
+"""One of them, or several."""
+
 _CONVS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
@@ -70,9 +73,9 @@ def kinds_of(
     net: nn.Module,
     gain: float,
     *,
-    frozen: Collection[Selector] = (),
-    trained: Collection[Selector] = (),
-    masked: Collection[Selector] = (),
+    frozen: Selectors = (),
+    trained: Selectors = (),
+    masked: Selectors = (),
     rest: str = "trained",
 ) -> Kinds:
     """Sort the parameters: as the selectors say, in this order; otherwise masked where that works, or as the ``rest``.
@@ -81,6 +84,7 @@ def kinds_of(
     """
     if isinstance(net, torch.jit.ScriptModule):
         raise ConfigError("a scripted network cannot be taken apart; give the module that it was made of")
+    frozen, trained, masked = several(frozen), several(trained), several(masked)
     for selector in (*frozen, *trained, *masked):
         if not isinstance(selector, str | type):
             raise ConfigError(
@@ -112,6 +116,13 @@ def kinds_of(
     if not found.masked:
         raise ConfigError("no parameter of the network is masked: leave at least one layer to the mask")
     return found
+
+
+def several(selectors: Selectors) -> Collection[Selector]:
+    """Return selectors as a collection: a name alone is one of its own, and not its letters."""
+    if isinstance(selectors, Collection) and not isinstance(selectors, str | type):
+        return selectors
+    return (selectors,)
 
 
 def selects(selector: Selector, name: str, net: nn.Module) -> bool:

@@ -18,7 +18,7 @@ from torch import nn
 from torch.func import functional_call
 
 from fedpm.errors import ConfigError
-from fedpm.model.kinds import Part, Selector, kinds_of
+from fedpm.model.kinds import Part, Selectors, kinds_of
 from fedpm.model.outputs import logits_of
 from fedpm.model.still import Tail, base_hash, norm_buffers, still_modules
 from fedpm.rng import Streams
@@ -53,9 +53,9 @@ class MaskedNetwork:
         init: str = "kaiming",
         weights: str = "random",
         keep: float = KEEP,
-        frozen: Collection[Selector] = (),
-        trained: Collection[Selector] = (),
-        masked: Collection[Selector] = (),
+        frozen: Selectors = (),
+        trained: Selectors = (),
+        masked: Selectors = (),
         affine: str = "auto",
     ) -> None:
         self.init, given = init, weights == "given"

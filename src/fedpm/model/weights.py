@@ -31,6 +31,10 @@ class WeightsHeader(BaseModel):
     preprocessing: str
     provenance: dict[str, Any]
 
+    def metadata(self) -> dict[str, str]:
+        """Return it as formats for weights hold words about them."""
+        return {"fedpm": self.model_dump_json()}
+
 
 @dataclass(frozen=True)
 class Weights:
@@ -53,7 +57,7 @@ class Weights:
 
     def to_bytes(self) -> bytes:
         """Return the file's bytes, the same for the same network."""
-        return save(self.state, {"fedpm": self.header.model_dump_json()})
+        return save(self.state, self.header.metadata())
 
     def save(self, path: Path | str) -> None:
         """Write the file, whole or not at all; one of that name is replaced."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from fedpm.errors import ConfigError
+from fedpm.errors import ConfigError, install
 from fedpm.privacy.mechanism import clipped_mean, pure_epsilon, renyi_binary, score_rho
 
 ORDERS = (*(1 + x / 10 for x in range(1, 100)), *range(11, 64), 128, 256, 512, 1024)
@@ -16,9 +16,7 @@ def _dp() -> Any:
     try:
         import dp_accounting
     except ImportError:
-        raise ConfigError(
-            "accounting for privacy needs the package dp-accounting: pip install 'fedpm[privacy]'"
-        ) from None
+        raise ConfigError(f"accounting for privacy needs the package dp-accounting: {install('privacy')}") from None
     return dp_accounting
 
 

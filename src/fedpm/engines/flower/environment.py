@@ -5,7 +5,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from fedpm.errors import EngineError
+from fedpm.errors import EngineError, install
 
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -38,5 +38,5 @@ def quiet() -> dict[str, str]:
 def require_flower() -> None:
     """Raise EngineError where Flower is not installed, and keep it quiet where it is."""
     if find_spec("flwr") is None or find_spec("ray") is None:
-        raise EngineError("Flower is not installed: pip install 'fedpm[flower]'")
+        raise EngineError(f"Flower is not installed: {install('flower')}")
     os.environ.update(quiet())

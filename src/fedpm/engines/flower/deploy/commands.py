@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from fedpm.engines.flower.deploy.preloaded import preloaded
 from fedpm.engines.flower.environment import quiet, require_flower
-from fedpm.errors import ConfigError, EngineError, StoppedError
+from fedpm.errors import ConfigError, EngineError, StoppedError, install
 from fedpm.processes import supervise
 
 _QUESTIONS = {"-h", "--help", "-V", "--version"}
@@ -119,5 +119,5 @@ def _toml(override: str) -> str:
 def _program(name: str) -> str:
     file = Path(sys.executable).with_name(name)
     if not file.is_file():
-        raise EngineError(f"{file} is missing: Flower should be installed beside fedpm (pip install 'fedpm[flower]')")
+        raise EngineError(f"{file} is missing: Flower should be installed beside fedpm ({install('flower')})")
     return str(file)
