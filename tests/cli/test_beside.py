@@ -53,6 +53,20 @@ def test_functions_in_the_current_folder_are_found(beside: Command, tmp_path: Pa
         forget(tmp_path)
 
 
+def test_a_model_file_alone_does_not_say_what_is_run(beside: Command, tmp_path: Path) -> None:
+    assert beside("run", *OWN, "--workers", "1", "--out", "run").code == 0
+    forget(tmp_path)
+    (tmp_path / "run" / "model.fedpm").rename(tmp_path / "sent.fedpm")
+    (tmp_path / "functions_of_mine.py").write_text("raise SystemExit('this was run')")
+    done = beside("model", "eval", "sent.fedpm")
+    assert done.code == 0, done.stderr
+    assert done.stdout.startswith("accuracy 0.")
+    assert done.stderr == (
+        "fedpm: warning: sent.fedpm was trained with functions_of_mine:focal, a function of somebody's own, which a "
+        "model file does not bring along: it is scored by cross-entropy and accuracy\n"
+    )
+
+
 def test_the_current_folder_hides_nothing_of_runs_that_name_no_functions(beside: Command, tmp_path: Path) -> None:
     small = [word for setting in SMALL for word in ("--set", setting)]
     assert beside("run", *small, "--workers", "1", "--out", "run").code == 0

@@ -107,7 +107,7 @@ def evaluate_model(
     """Evaluate on the test part of a data set, on all rows of a table, or on all images of a folder class/*.png."""
     import torch
 
-    from fedpm.cli.scored import check_fit, scored_on
+    from fedpm.cli.scored import check_fit, judged_by, scored_on
     from fedpm.model.weights import columns_of, open_model
     from fedpm.training.evaluation import evaluate
     from fedpm.training.losses import NUMBERS
@@ -116,12 +116,12 @@ def evaluate_model(
     model = open_model(file)
     network = _network(net, model)
     dataset, part = scored_on(file, model, data, data_dir, {"label": label, "client": client})
-    said = model.header.provenance.get("config", {}).get("task", {})
+    loss, metrics = judged_by(file, model, labelled=dataset.labelled)
     dataset = dataset.ordered(columns_of(model), "the model")
-    dataset = dataset.as_numbers() if said.get("loss") in NUMBERS else dataset
+    dataset = dataset.as_numbers() if loss in NUMBERS else dataset
     check_fit(model, dataset)
-    find_beside([str(said.get("loss")), str(said.get("metrics"))])
-    task, _, _ = task_of(said.get("loss", "auto"), said.get("metrics", []), labelled=dataset.labelled)
+    find_beside([loss, *metrics])
+    task, _, _ = task_of(loss, metrics, labelled=dataset.labelled)
     score = evaluate(model.module(network, packed=packed), dataset.test, torch.device("cpu"), task)
     figures = {**score.values, "loss": score.loss}
     shown = "  ".join(f"{escape(name)} {value:.4f}" for name, value in figures.items())

@@ -5,14 +5,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from fedpm.config import Config
 from fedpm.config import load as load_config
-from fedpm.config.sections import DataConfig
 from fedpm.data.datasets import DATASETS, Dataset, load_dataset
 from fedpm.data.paths import countable, whole
 from fedpm.errors import ConfigError
 from fedpm.experiment.division import load
 from fedpm.model.file import Model
 from fedpm.model.weights import Weights, named_of
+from fedpm.training.task import OWN
 
 
 def scored_on(
@@ -22,7 +23,8 @@ def scored_on(
     name = data or _trained_on(model.header.provenance)
     if name is None:
         raise ConfigError(f"{file}: does not tell on which data it was trained; choose some with --data NAME")
-    settings, classes = _settings(file), tuple(model.header.classes)
+    beside, classes = _beside(file), tuple(model.header.classes)
+    settings = beside.data if beside else None
     known = {key: column or getattr(settings, key, None) for key, column in columns.items()}
     known |= {key: column for key, column in named_of(model).items() if known[key] is None}
     if data is None and name in ("folder", "own"):
@@ -79,7 +81,28 @@ def _trained_on(provenance: dict[str, Any]) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def _settings(file: Path) -> DataConfig | None:
-    """Return what the settings of a model's run say of its data, None if they are not beside it."""
+def judged_by(file: Path, model: Model | Weights, *, labelled: bool) -> tuple[str, list[str]]:
+    """Return the names of loss and metrics of a model's run.
+
+    Functions of the user's own are taken from the settings beside the file alone: a model file may come from anybody,
+    and does not say what is run here.
+    """
+    beside = _beside(file)
+    task: Any = model.header.provenance.get("config") if beside is None else {"task": beside.task.model_dump()}
+    task = task.get("task") if isinstance(task, dict) else None
+    said: dict[str, Any] = task if isinstance(task, dict) else {}
+    loss, metrics = str(said.get("loss", "auto")), [str(one) for one in said.get("metrics", [])]
+    own = [name for name in (loss, *metrics) if name.startswith(OWN) or (":" in name and beside is None)]
+    if not own:
+        return loss, metrics
+    why = f"was trained with {own[0]}, a function of somebody's own, which a model file does not bring along"
+    if not labelled:
+        raise ConfigError(f"{file}: {why}; score it in Python")
+    warnings.warn(f"{file.name} {why}: it is scored by cross-entropy and accuracy", UserWarning, stacklevel=2)
+    return "auto", []
+
+
+def _beside(file: Path) -> Config | None:
+    """Return the settings of a model's run, None if they are not beside it."""
     settings = (file if file.is_dir() else file.parent) / "config.toml"
-    return load_config(settings).data if settings.is_file() else None
+    return load_config(settings) if settings.is_file() else None
