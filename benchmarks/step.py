@@ -65,6 +65,8 @@ def steps(experiment: Experiment) -> tuple[dict[str, Callable[[], object]], Call
         backward(sampled.weights)
         sampled.backpropagate()
         adam.step()
+        for weight in sampled.weights.values():
+            weight.grad = None
 
     def dense() -> None:
         plain.zero_grad()

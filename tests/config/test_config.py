@@ -138,6 +138,24 @@ def test_effort_settles_rate_coder_and_forward(effort: str, lr: float | str, cod
     assert (given.local.lr, given.codec) == (0.3, "frequency")
 
 
+@pytest.mark.parametrize(
+    ("settings", "epsilon"),
+    [
+        ([], 0),
+        (["clients.sampled=5"], 1),
+        (["clients.rho=0.5"], 1),
+        (["clients.sampled=5", "local.epsilon=0.5"], 0.5),
+        (["clients.sampled=5", "fedpm.effort=bits"], 0),
+        (["clients.sampled=5", "fedpm.effort=paper"], 0),
+        (["clients.sampled=5", "model.weights=given", "model.name=minilm"], 0),
+        (["clients.sampled=5", "algorithm=drive"], 0),
+        (["clients.sampled=5", "privacy.unit=client", "privacy.epsilon=8"], 0),
+    ],
+)
+def test_few_clients_of_a_round_hold_back_what_hardly_matters_to_them(settings: list[str], epsilon: float) -> None:
+    assert resolved(load(None, ["clients.total=10", *settings])).local.epsilon == epsilon
+
+
 PRIVATE = ["privacy.unit=example", "privacy.epsilon=8"]
 
 

@@ -92,7 +92,7 @@ def test_reported_traffic_is_the_length_of_what_was_sent(data: Dataset) -> None:
     assert [record["uplink_bytes"] for record in result.rounds] == tapped.up
     assert [record["downlink_bytes"] for record in result.rounds] == tapped.down
     first = result.rounds[0]
-    assert first["uplink_bpp"] == 8 * first["uplink_bytes"] / (3 * result.summary["parameters"])
+    assert first["uplink_bpp"] == pytest.approx(8 * first["uplink_bytes"] / (3 * result.summary["parameters"]))
 
 
 def test_clients_that_hold_a_broadcast_get_what_was_added_since(data: Dataset) -> None:

@@ -161,12 +161,10 @@ class LocalConfig(Settings):
         ge=0,
         le=1,
     )
-    epsilon: float = setting(
-        0.0,
+    epsilon: Annotated[float, Field(ge=0, le=100)] | Literal["auto"] = setting(
+        "auto",
         "Adam's ε as a share of a layer's gradients: a weight whose gradients are small beside them moves less; 0: all "
-        "move equally far; 1 suits clients that differ much in their classes (docs/start.md)",
-        ge=0,
-        le=100,
+        "move equally far; 1 suits clients that lack classes (docs/start.md); auto: as tuned for the algorithm",
     )
     float_lr: float = setting(
         0.001, "rate of Adam on parameters that are trained as floats, such as the scales of norm layers", gt=0

@@ -97,6 +97,12 @@ def discount(settings: Mapping[str, Any]) -> float:
     return 0.5 if _per_round(settings) < settings["clients.total"] else 0.0
 
 
+def epsilon(settings: Mapping[str, Any]) -> float:
+    """Return Adam's ε as a share of a layer's gradients: the few clients of a round leave what others need in place."""
+    few = _per_round(settings) < settings["clients.total"]
+    return 1.0 if few and settings["fedpm.effort"] == "rounds" and settings["model.weights"] == "random" else 0.0
+
+
 def _per_round(settings: Mapping[str, Any]) -> int:
     return int(settings["clients.sampled"] or round((settings["clients.rho"] or 1.0) * settings["clients.total"]))
 
@@ -158,6 +164,7 @@ TUNED: Mapping[str, Any] = {
     "local.lr": rate,
     "local.lr_decay": 1.0,
     "local.lr_fade": fade,
+    "local.epsilon": epsilon,
     "fedpm.forward": forward,
     "aggregation.discount": discount,
     "codec": coder,
