@@ -1,5 +1,6 @@
 """The frontier of a study with goals: rounds until a goal against bytes until it."""
 
+from math import log
 from statistics import mean
 
 from matplotlib.axes import Axes
@@ -27,28 +28,36 @@ def frontier(collection: Collection) -> Drawn | None:
         axes.yaxis.set_major_locator(MaxNLocator(integer=True))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.xaxis.set_minor_formatter(NullFormatter())
-    text = "Means over seeds, of what reaches the goal with every seed. Left and down is better."
+    text = "Means over seeds, of what reaches the goal with every seed. Lower left is better."
     return Drawn("frontier", "Rounds and bytes until a goal", text, figure)
 
 
 def _draw(axes: Axes, points: dict[str, tuple[float, float]]) -> None:
-    """Draw points with their names, which stand to the left of a point that is near the right edge."""
+    """Draw points with their names: left of a point near the right edge, below one that has a name near it."""
     least, most = min(spent for _, spent in points.values()), max(spent for _, spent in points.values())
-    for place, (name, (rounds, spent)) in enumerate(points.items()):
-        side, shift = ("right", -5) if spent > least * (most / least) ** 0.8 else ("left", 5)
+    height = max(rounds for rounds, _ in points.values()) - min(rounds for rounds, _ in points.values())
+    names: list[tuple[float, float]] = []
+    for place, (name, (rounds, spent)) in enumerate(sorted(points.items(), key=lambda point: point[1][1])):
+        along = log(spent / least) / (log(most / least) or 1.0)
+        side, shift = ("right", -5) if along > 0.8 else ("left", 5)
+        above, line = rounds + 0.04 * height, 0.08 * height
+        below = any(along - x < 0.3 and abs(above - y) < line for x, y in names)
+        names.append((along, above - line if below else above))
         axes.plot(spent, rounds, "o", color=colour(name, place))
         axes.annotate(
-            name, (spent, rounds), xytext=(shift, 4), textcoords="offset points", ha=side, color=colour(name, place)
-        )
+            name, (spent, rounds), xytext=(shift, -12 if below else 4), textcoords="offset points", ha=side,
+            color=colour(name, place),
+        )  # fmt: skip
 
 
 def _points(collection: Collection, goal: float) -> dict[str, tuple[float, float]]:
     """Return rounds and megabytes until a goal by group."""
-    return {_name(group): found for group in collection.groups if (found := _reached(group, goal))}
+    differ = [axis for axis in collection.axes if len({group.labels[axis] for group in collection.groups}) > 1]
+    return {_name(group, differ): found for group in collection.groups if (found := _reached(group, goal))}
 
 
-def _name(group: Group) -> str:
-    return ", ".join(called(axis, label) for axis, label in group.labels.items()) or group.name
+def _name(group: Group, axes: list[str]) -> str:
+    return ", ".join(called(axis, group.labels[axis]) for axis in axes) or group.name
 
 
 def _reached(group: Group, goal: float) -> tuple[float, float] | None:
