@@ -60,7 +60,7 @@ class Optimiser:
         )
         for at, parameter, before in zip(moved, parameters, started, strict=False):
             gradient = behind[at] if behind is not None else parameter.grad
-            parameter.copy_(torch.lerp(before, parameter, self._share(at, gradient)))
+            torch.lerp(before, parameter, self._share(at, gradient), out=parameter)
 
     def _share(self, at: int, gradient: torch.Tensor | None) -> torch.Tensor:
         """Return how much of its move each value makes: the less, the smaller its gradients beside its layer's."""
@@ -68,5 +68,5 @@ class Optimiser:
         if gradient is not None:
             seen.addcmul_(gradient, gradient)
         root = seen.sqrt()
-        whole = root + self._epsilon * seen.mean().sqrt()
-        return root.div_(whole.clamp_(min=torch.finfo(seen.dtype).tiny))
+        layer = self._epsilon * seen.mean().sqrt()
+        return root.div_(root + layer.clamp_(min=torch.finfo(seen.dtype).tiny))
