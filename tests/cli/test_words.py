@@ -123,6 +123,12 @@ def test_keys_are_a_table_of_all_or_of_some() -> None:
     assert row.split()[:2] == ["fedpm.effort", "bits"]
 
 
+def test_who_asks_for_epsilon_is_shown_that_of_privacy_alone() -> None:
+    assert fedpm("run", "--epsilon", "8").stderr == (
+        "fedpm: --epsilon: settings are given with --set: --set privacy.epsilon=8\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("command", "word"),
     [

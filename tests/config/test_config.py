@@ -144,7 +144,7 @@ def test_effort_settles_rate_coder_and_forward(effort: str, lr: float | str, cod
         ([], 0),
         (["clients.sampled=5"], 1),
         (["clients.rho=0.5"], 1),
-        (["clients.sampled=5", "local.epsilon=0.5"], 0.5),
+        (["clients.sampled=5", "local.adam_epsilon=0.5"], 0.5),
         (["clients.sampled=5", "fedpm.effort=bits"], 0),
         (["clients.sampled=5", "fedpm.effort=paper"], 0),
         (["clients.sampled=5", "model.weights=given", "model.name=minilm"], 0),
@@ -153,7 +153,7 @@ def test_effort_settles_rate_coder_and_forward(effort: str, lr: float | str, cod
     ],
 )
 def test_few_clients_of_a_round_hold_back_what_hardly_matters_to_them(settings: list[str], epsilon: float) -> None:
-    assert resolved(load(None, ["clients.total=10", *settings])).local.epsilon == epsilon
+    assert resolved(load(None, ["clients.total=10", *settings])).local.adam_epsilon == epsilon
 
 
 PRIVATE = ["privacy.unit=example", "privacy.epsilon=8"]

@@ -161,7 +161,7 @@ class LocalConfig(Settings):
         ge=0,
         le=1,
     )
-    epsilon: Annotated[float, Field(ge=0, le=100)] | Literal["auto"] = setting(
+    adam_epsilon: Annotated[float, Field(ge=0, le=100)] | Literal["auto"] = setting(
         "auto",
         "Adam's ε as a share of a layer's gradients: a weight whose gradients are small beside them moves less; 0: all "
         "move equally far; 1 suits clients that lack classes (docs/start.md); auto: as tuned for the algorithm",

@@ -164,7 +164,7 @@ TUNED: Mapping[str, Any] = {
     "local.lr": rate,
     "local.lr_decay": 1.0,
     "local.lr_fade": fade,
-    "local.epsilon": epsilon,
+    "local.adam_epsilon": epsilon,
     "fedpm.forward": forward,
     "aggregation.discount": discount,
     "codec": coder,
