@@ -85,6 +85,43 @@ def test_a_word_that_labels_one_example_of_many_is_told() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("lr", "words"),
+    [
+        (
+            0.001,
+            r"^local.lr = 0.001: scores move by about 0.0\d+ in the \d+ steps of a round, too little to drop or keep",
+        ),
+        (
+            1e6,
+            r"^local.lr = 1e\+06: scores move by about 1e\+06 in a step, too far for the next ones to correct; leave",
+        ),
+        (0.3, ""),
+        ("auto", ""),
+    ],
+)
+def test_a_rate_at_which_scores_cannot_learn_is_told(lr: float | str, words: str) -> None:
+    settings: dict[str, Any] = {"data": {}, "local": {"lr": lr, "epochs": 1}}
+    for algorithm in ("fedpm", "fedavg"):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            own = fedpm.dataset((X, Y), (X, Y))
+            build(small_config(**settings, algorithm=algorithm), net=nn.Linear(4, 3), data=own)
+        told_of = [str(one.message) for one in caught if "scores move" in str(one.message)]
+        assert len(told_of) == bool(words and algorithm == "fedpm")
+        assert all(re.match(words, sentence) for sentence in told_of)
+
+
+def test_clients_of_one_class_each_are_told() -> None:
+    def own(second: int) -> Dataset:
+        chosen = {"a": Y == 0, "b": Y == 1 if second else Y < 2}
+        return fedpm.federation({name: (X[rows], Y[rows]) for name, rows in chosen.items()}, test=(X[Y < 2], Y[Y < 2]))
+
+    (sentence,) = told(own(second=1), nn.Linear(4, 2))
+    assert sentence.startswith("each of 2 clients has examples of one class alone, and unlearns the others")
+    assert not told(own(second=0), nn.Linear(4, 2))
+
+
 def test_classes_that_are_tested_and_trained_by_nobody_are_told() -> None:
     few = Y < 2
     own = fedpm.federation({"a": (X[few], Y[few])}, test=(X, Y), classes=("ant", "bee", "cat"))

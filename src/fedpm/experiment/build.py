@@ -21,7 +21,7 @@ from fedpm.experiment.division import Division, divided, load, with_features
 from fedpm.experiment.fitting import check_batches, check_fit, check_private_loss, check_suits, check_tokens
 from fedpm.experiment.loggers import LOGGERS
 from fedpm.experiment.origin import Origin
-from fedpm.experiment.parts import method_of
+from fedpm.experiment.parts import method_of, pace
 from fedpm.experiment.settle import OWN, check_given, guarantee_of, peopled, settle
 from fedpm.experiment.warned import warn
 from fedpm.methods.base import Method
@@ -131,7 +131,7 @@ def build(
     network = _network(config, dataset, net, frozen, trained, masked)
     _check_network(network, config, dataset, division, guarantee, task, called)
     if not remote:
-        warn(network, task, dataset, None if division.load else division.train, net)
+        warn(network, task, dataset, division, net, pace(config, division.parts))
     if config.local.cache:
         dataset, division = with_features(config, network, dataset, division)
     method = method_of(config, network, guarantee, participation, task, dataset, division.validation)

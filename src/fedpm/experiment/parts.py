@@ -1,5 +1,6 @@
 """The method of a run, put together from its parts: trainer, coder, aggregation rule."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -8,6 +9,7 @@ from fedpm.aggregation.base import masks_only
 from fedpm.config import Config
 from fedpm.data.datasets import Dataset, Shard
 from fedpm.data.participation import Participation
+from fedpm.data.partition import Indices
 from fedpm.errors import ConfigError, require
 from fedpm.methods.base import Ingredients, Method
 from fedpm.model.masking import MaskedNetwork
@@ -17,6 +19,14 @@ from fedpm.training.device import choose_precision
 from fedpm.training.local import Local
 from fedpm.training.task import Task
 from fedpm.wire.coders.base import Coding
+
+
+def pace(config: Config, parts: Sequence[Indices]) -> tuple[float, int] | None:
+    """Return the rate of scores that was set, and the most steps that a client takes with it in a round."""
+    most = max(map(len, parts), default=0)
+    if config.local.lr == "auto" or not METHODS[config.algorithm].masks or not most:
+        return None
+    return config.local.lr, config.local.epochs * -(-most // config.local.batch_size)
 
 
 def method_of(

@@ -9,6 +9,7 @@ from torch import nn
 
 from fedpm.data.datasets import Dataset, Shard, to_input
 from fedpm.data.lazy import Lazy
+from fedpm.experiment.division import Division
 from fedpm.model.masking import MaskedNetwork
 from fedpm.model.outputs import logits_of
 from fedpm.training.losses import LOSSES, NUMBERS, cross_entropy
@@ -24,17 +25,37 @@ FEW = 10
 """Examples of a class: with fewer, whole numbers may be quantities; with more, one that is missing is none."""
 MANY = 20
 """How many classes may go by numbers alone, if few examples are of each."""
+SLOW, FAST = 0.05, 10.0
+"""How far scores should get in a round at least, and in a step at most: FedPM's go about 9 from dropped to kept."""
 _SEEN = 1000  # inputs that tell how large all are
 
 
-def warn(network: MaskedNetwork, task: Task, dataset: Dataset, train: Shard | None, net: nn.Module | None) -> None:
-    """Warn of what would surprise a user; ``train`` are the clients' examples, if they are here."""
+def warn(
+    network: MaskedNetwork,
+    task: Task,
+    dataset: Dataset,
+    division: Division,
+    net: nn.Module | None,
+    pace: tuple[float, int] | None,
+) -> None:
+    """Warn of what would surprise a user.
+
+    Args:
+        network: under its mask.
+        task: what is learned.
+        dataset: all data.
+        division: who has which examples.
+        net: the network, if it is the user's own.
+        pace: the rate of scores that was set, and the steps of a client in a round.
+    """
     found = [unlike_columns(dataset) or large_inputs(dataset), far_targets(task, dataset)]
+    found += [far_rate(*pace)] if pace else []
     if net is not None and task.loss is cross_entropy and dataset.labelled:
         found += [spare_outputs(network, dataset), probabilities(network, dataset)]
-    if train is not None:
+    if division.load is None:
+        train = division.train
         others = doubtful_classes(task, dataset, train) or untaught(dataset, train) or lone_classes(dataset)
-        found.append(spaced_classes(dataset) or others)
+        found.append(spaced_classes(dataset) or others or one_class_each(dataset, division))
     for sentence in filter(None, found):
         warnings.warn(sentence, UserWarning, stacklevel=CALLER)
 
@@ -67,6 +88,27 @@ def spare_outputs(network: MaskedNetwork, dataset: Dataset) -> str:
         f"the network gives {outputs} scores, and {dataset.called} have {classes} classes: {spare} for none; let its "
         f"last layer give {classes}, or, if data of the others will come, name all {outputs}: "
         "fedpm.dataset(…, classes=(…))"
+    )
+
+
+def far_rate(lr: float, steps: int) -> str:
+    """Return a sentence on a rate at which scores cannot learn, none if they can."""
+    if lr * steps >= SLOW and lr <= FAST:
+        return ""
+    far = f"{lr * steps:.2g} in the {steps} steps of a round, too little to drop or keep a weight"
+    if lr > FAST:
+        far = f"{lr:g} in a step, too far for the next ones to correct"
+    return f"local.lr = {lr:g}: scores move by about {far}; leave it at auto (docs/start.md)"
+
+
+def one_class_each(dataset: Dataset, division: Division) -> str:
+    """Return a sentence on clients that have one class each, none if some have more."""
+    held = [np.unique(division.train.y[part]) for part in division.parts if len(part)] if dataset.labelled else []
+    if len(held) < 2 or any(len(classes) > 1 for classes in held) or len(np.unique(np.concatenate(held))) < 2:
+        return ""
+    return (
+        f"each of {len(held)} clients has examples of one class alone, and unlearns the others: accuracy will jump; "
+        "set aggregation.discount=0.5 and local.adam_epsilon=1 (docs/howto/chance.md)"
     )
 
 
