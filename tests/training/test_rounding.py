@@ -15,6 +15,7 @@ from fedpm.training.rounding import RIDGE, Calibration, greedy
 from tests.small import small_config, small_net
 
 CPU = torch.device("cpu")
+NONE = torch.zeros(400, 8)
 
 
 def layer(units: int = 8, width: int = 150, rows: int = 400) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -27,11 +28,12 @@ def layer(units: int = 8, width: int = 150, rows: int = 400) -> tuple[torch.Tens
 
 def test_it_is_the_greedy_choice_of_one_weight_after_another() -> None:
     inputs, theta, weights = (tensor.double() for tensor in layer(units=3))
-    found = greedy(inputs, theta, weights)
+    change = torch.randn(len(inputs), 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    found = greedy(inputs, theta, weights, change)
     squares = inputs.square().sum(0)
     ridge = RIDGE * squares.mean()
     for unit in range(3):
-        error = torch.zeros(len(inputs), dtype=torch.float64)
+        error = change[:, unit].clone()
         for column in squares.argsort(descending=True).tolist():
             weight = weights[unit, column]
             losses = [
@@ -50,19 +52,19 @@ def test_outputs_stay_closer_to_those_of_theta_on_other_inputs_too() -> None:
     wanted = other @ (theta * weights).T
     off = [
         float((other @ (mask * weights).T - wanted).square().mean())
-        for mask in (greedy(seen, theta, weights), theta > 0.5)
+        for mask in (greedy(seen, theta, weights, NONE), theta > 0.5)
     ]
     assert off[0] < off[1] / 3
 
 
 def test_what_all_clients_agree_on_stays() -> None:
     inputs, theta, weights = layer()
-    assert torch.equal(greedy(inputs, theta.round(), weights), theta.round() == 1)
+    assert torch.equal(greedy(inputs, theta.round(), weights, NONE), theta.round() == 1)
 
 
 def test_weights_of_zero_are_thresholded() -> None:
     inputs, theta, _ = layer()
-    assert torch.equal(greedy(inputs, theta, torch.zeros_like(theta)), theta > 0.5)
+    assert torch.equal(greedy(inputs, theta, torch.zeros_like(theta), NONE), theta > 0.5)
 
 
 class Odd(nn.Module):

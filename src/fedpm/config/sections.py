@@ -161,6 +161,11 @@ class LocalConfig(Settings):
         ge=0,
         le=1,
     )
+    adam_beta1: Annotated[float, Field(ge=0, lt=1)] | Literal["auto"] = setting(
+        "auto",
+        "Adam's β1: how much of the last steps' mean gradient a step keeps; it begins each round anew, so 0.7 suits "
+        "rounds of few steps better than torch's 0.9 (docs/start.md); auto: as tuned for the algorithm",
+    )
     adam_epsilon: Annotated[float, Field(ge=0, le=100)] | Literal["auto"] = setting(
         "auto",
         "Adam's ε as a share of a layer's gradients: a weight whose gradients are small beside them moves less; 0: all "

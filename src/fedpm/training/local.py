@@ -38,6 +38,7 @@ class Local:
         lr_fade: T; the rate falls as 1/√(1 + (round − 1)/T) too, which never stops learning; 0 if it does not.
         lr_warmup: the share of a round's steps over which the rate rises to its height: at first Adam knows the signs
             of gradients alone, and moves all values equally far.
+        beta1: Adam's β1, the share of the mean gradient of earlier steps that a step keeps.
         epsilon: Adam's ε as a share of a layer's gradients: a value whose gradients are small beside them moves less.
         float_lr: the rate of Adam on parameters that are trained as floats beside the others.
         travel: how far a value goes in a round at the ruled rate: if all steps agree with ``exponent`` 1, if they pull
@@ -58,6 +59,7 @@ class Local:
     lr_decay: float = 1.0
     lr_fade: float = 0.0
     lr_warmup: float = 0.0
+    beta1: float = 0.9
     epsilon: float = 0.0
     float_lr: float = 0.001
     travel: float = 1.0
@@ -89,7 +91,8 @@ class Local:
     def optimiser_of(self, parameters: Iterable[torch.Tensor], round: int, examples: int) -> Optimiser:
         """Return what moves the parameters of a client with so many examples; fresh, for clients keep no state."""
         warmup = math.ceil(self.lr_warmup * self.steps(examples))
-        return Optimiser(self.optimiser, parameters, self.rate(round, examples), warmup, self.epsilon)
+        rate = self.rate(round, examples)
+        return Optimiser(self.optimiser, parameters, rate, warmup=warmup, beta1=self.beta1, epsilon=self.epsilon)
 
     def steps(self, examples: int) -> int:
         """Return the number of steps of a round."""

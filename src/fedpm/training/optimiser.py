@@ -18,15 +18,23 @@ class Optimiser:
         parameters: what moves.
         lr: the rate.
         warmup: the steps over which the rate rises, in a line.
+        beta1: Adam's β1.
         epsilon: Adam's ε, as a share of a layer's gradients. Adam moves a value equally far whether its gradients are
             large or small; with this it goes r/(r + ε · R) of that, for gradients of root mean square r so far in a
             layer of R.
     """
 
     def __init__(
-        self, name: str, parameters: Iterable[torch.Tensor], lr: float, warmup: int = 0, epsilon: float = 0.0
+        self,
+        name: str,
+        parameters: Iterable[torch.Tensor],
+        lr: float,
+        *,
+        warmup: int = 0,
+        beta1: float = 0.9,
+        epsilon: float = 0.0,
     ) -> None:
-        self._name, self._lr, self._warmup, self._taken = name, lr, warmup, 0
+        self._name, self._lr, self._warmup, self._beta1, self._taken = name, lr, warmup, beta1, 0
         self._epsilon = epsilon if name == "adam" else 0.0
         self._parameters = list(parameters)
         self._seen = [torch.zeros_like(parameter) for parameter in self._parameters] if self._epsilon else []
@@ -55,9 +63,8 @@ class Optimiser:
             return
         started = [parameter.clone() for parameter in parameters] if self._epsilon else []
         means, squares, steps = ([kept[at] for at in moved] for kept in (self._means, self._squares, self._steps))
-        adam(
-            parameters, gradients, means, squares, [], steps, amsgrad=False, beta1=0.9, beta2=0.999, eps=1e-8, **common
-        )
+        chosen = {"beta1": self._beta1, "beta2": 0.999, "eps": 1e-8}
+        adam(parameters, gradients, means, squares, [], steps, amsgrad=False, **chosen, **common)
         for at, parameter, before in zip(moved, parameters, started, strict=False):
             gradient = behind[at] if behind is not None else parameter.grad
             torch.lerp(before, parameter, self._share(at, gradient), out=parameter)

@@ -6,6 +6,7 @@ out and whose labels are not used, the layers under the mask then give nearly wh
 """
 
 import hashlib
+from collections.abc import Callable
 from functools import partial
 from typing import Self
 
@@ -24,13 +25,16 @@ from fedpm.wire.theta import Vector
 
 EXAMPLES = 256
 """How many inputs are looked at, at most."""
-BATCH = 16
+NUMBERS = 2**26
+"""How many numbers a layer may be given of all of them; of a network with larger layers fewer inputs are looked at."""
 ROWS = 4096
 """How many inputs of a layer, of all its inputs at all places, at most."""
-RIDGE = 1.0
+RIDGE = 0.3
 """How much a weight's own θ counts, in mean squares of the layer's inputs: what fits few inputs may not fit others."""
-BLOCK = 64
-"""Columns whose sums are made together."""
+BATCH, BLOCK = 16, 64
+"""Images of which rows are made together, and columns whose sums are."""
+
+Look = Callable[[str, nn.Module, torch.Tensor], None]
 
 
 class Calibration:
@@ -43,8 +47,7 @@ class Calibration:
     @classmethod
     def of(cls, network: MaskedNetwork, shard: Shard, device: torch.device) -> Self:
         """Return what rounds θ on some of the examples, evenly spread over all of them."""
-        chosen = np.unique(np.linspace(0, len(shard) - 1, min(EXAMPLES, len(shard))).astype(np.intp))
-        return cls(network, shard.x[chosen], skipped(shard), device)
+        return cls(network, shard.x[_spread(len(shard), EXAMPLES)], skipped(shard), device)
 
     def mask(self, theta: Vector, frozen: torch.Tensor, stats: Vector) -> Mask:
         """Return a mask of which each layer gives about what it gives under θ; of the last θ it is remembered."""
@@ -56,46 +59,66 @@ class Calibration:
 
     @torch.inference_mode()
     def _rounded(self, theta: torch.Tensor, frozen: torch.Tensor, stats: Vector) -> torch.Tensor:
+        """Round layer after layer: each also takes up what those before it have changed in its inputs."""
         mask = (theta > 0.5).to(torch.uint8)
         thetas, weights, masks = (self._network.views(vector) for vector in (theta, frozen, mask))
-        net = self._network.module(theta * frozen, stats).to(self._device)
-        for name, inputs in self._inputs_of_layers(net).items():
+        sizes, under_theta = [1], dict[str, torch.Tensor]()
+
+        def measure(name: str, layer: nn.Module, given: torch.Tensor) -> None:
+            sizes.append(given.numel())
+
+        def note(name: str, layer: nn.Module, given: torch.Tensor) -> None:
+            if name not in under_theta:  # of a layer that is used twice the first use
+                under_theta[name] = _rows(layer, given)
+
+        def settle(name: str, layer: nn.Module, given: torch.Tensor) -> None:
+            wanted, inputs = under_theta.pop(name, None), _rows(layer, given)
+            if wanted is None or not (wanted.isfinite().all() and inputs.isfinite().all()):
+                return  # settled already, or diverged
             probability, weight = (rows[name].flatten(1).to(self._device) for rows in (thetas, weights))
-            masks[name].copy_(greedy(inputs, probability, weight).reshape(masks[name].shape))
+            change = (wanted - inputs) @ (probability * weight).T
+            masks[name].copy_(greedy(inputs, probability, weight, change).reshape(masks[name].shape))
+            layer.get_parameter("weight").copy_(masks[name] * weights[name])
+
+        self._run(theta * frozen, stats, self._inputs[:1], measure)
+        inputs = self._inputs[_spread(len(self._inputs), max(1, NUMBERS // max(sizes)))]
+        self._run(theta * frozen, stats, inputs, note)
+        self._run(mask * frozen, stats, inputs, settle)
         return mask
 
-    def _inputs_of_layers(self, net: nn.Module) -> dict[str, torch.Tensor]:
-        """Return what the layers are given whose weights are masked, a row for each output that they make of it."""
-        seen: dict[str, list[torch.Tensor]] = {}
-        share = ROWS // -(-len(self._inputs) // BATCH)
+    def _run(self, weights: torch.Tensor, stats: Vector, inputs: Array, look: Look) -> None:
+        """Run a network on some inputs, and look at what the layers are given whose weights are masked."""
+        net = self._network.module(weights, stats).to(self._device)
 
-        def look(name: str, layer: nn.Module, given: tuple[torch.Tensor, ...]) -> None:
-            if not given:
-                return  # by keyword
-            rows = _rows(layer, given[0])
-            chosen = torch.linspace(0, len(rows) - 1, min(share, len(rows)), device=rows.device).long()
-            seen.setdefault(name, []).append(rows[chosen])
+        def see(name: str, layer: nn.Module, given: tuple[torch.Tensor, ...]) -> None:
+            if given:  # else by keyword
+                look(name, layer, given[0])
 
         names = list(self._network.aliases.values())
         for part in self._network.parts:
             layer = net.get_submodule(part.name.rpartition(".")[0])
             if part.name.endswith("weight") and _linear(layer) and names.count(part.name) == 1:
-                layer.register_forward_pre_hook(partial(look, part.name))
+                layer.register_forward_pre_hook(partial(see, part.name))
         whole = Tail(net, self._skip) if self._skip else net
-        for start in range(0, len(self._inputs), BATCH):
-            whole(to_input(self._inputs[start : start + BATCH], self._device))
-        inputs = {name: torch.cat(rows) for name, rows in seen.items()}
-        return {name: rows for name, rows in inputs.items() if rows.isfinite().all()}  # a diverged network has others
+        whole(to_input(inputs, self._device))
 
 
-def greedy(inputs: torch.Tensor, theta: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """Return the mask of a layer, whose units are the rows of ``weights``; ``inputs`` has a column for each weight."""
+def greedy(inputs: torch.Tensor, theta: torch.Tensor, weights: torch.Tensor, change: torch.Tensor) -> torch.Tensor:
+    """Return the mask of a layer, whose units are the rows of ``weights``; ``inputs`` has a column for each weight.
+
+    Args:
+        inputs: of the layer, under the masks of the layers before it.
+        theta: of its weights.
+        weights: which may be kept.
+        change: what its outputs lack for those masks.
+    """
     squares = inputs.square().sum(0)
     order = squares.argsort(descending=True, stable=True)  # what moves outputs most goes first
     wanted, frozen = (theta * weights).T[order], weights.T[order]
-    halves, damped = frozen.square() / 2, (squares + RIDGE * squares.mean())[order]
+    damped = (squares + RIDGE * squares.mean()).clamp_(min=torch.finfo(squares.dtype).tiny)[order]
+    halves = frozen.square() / 2
     left = torch.empty_like(wanted)  # wanted less kept
-    error = inputs.new_zeros(len(inputs), len(weights))  # of the units' outputs, so far
+    error = change.clone()  # of the units' outputs, so far
     for start in range(0, len(order), BLOCK):
         block = slice(start, start + BLOCK)
         columns = inputs[:, order[block]]
@@ -117,8 +140,18 @@ def _linear(layer: nn.Module) -> bool:
 
 
 def _rows(layer: nn.Module, given: torch.Tensor) -> torch.Tensor:
-    """Return the input of a layer as rows, each of which makes one output of every unit."""
-    if isinstance(layer, nn.Conv2d):
-        patches = F.unfold(given, layer.kernel_size, layer.dilation, layer.padding, layer.stride)  # type: ignore[arg-type]
-        return patches.transpose(1, 2).flatten(0, 1)
-    return given.flatten(0, -2)
+    """Return inputs of a layer as rows, each of which makes one output of every unit: some of them, evenly spread."""
+    if not isinstance(layer, nn.Conv2d):
+        rows = given.flatten(0, -2)
+        return rows[_spread(len(rows), ROWS)]
+    share, found = ROWS // -(-len(given) // BATCH), []
+    for images in given.split(BATCH):
+        patches = F.unfold(images, layer.kernel_size, layer.dilation, layer.padding, layer.stride)  # type: ignore[arg-type]
+        rows = patches.transpose(1, 2).flatten(0, 1)
+        found.append(rows[_spread(len(rows), share)])
+    return torch.cat(found)
+
+
+def _spread(size: int, most: int) -> Array:
+    """Return at most so many places, evenly spread."""
+    return np.unique(np.linspace(0, size - 1, min(most, size)).astype(np.intp))
