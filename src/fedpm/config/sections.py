@@ -163,8 +163,8 @@ class LocalConfig(Settings):
     )
     adam_beta1: Annotated[float, Field(ge=0, lt=1)] | Literal["auto"] = setting(
         "auto",
-        "Adam's β1: how much of the last steps' mean gradient a step keeps; it begins each round anew, so 0.7 suits "
-        "rounds of few steps better than torch's 0.9 (docs/start.md); auto: as tuned for the algorithm",
+        "Adam's β1: how much of the mean gradient of earlier steps a step keeps; auto: as tuned for the algorithm, "
+        "FedPM's and that of weights 1 − 6/steps of a client in a round, at least 0.7 and at most 0.9 (docs/start.md)",
     )
     adam_epsilon: Annotated[float, Field(ge=0, le=100)] | Literal["auto"] = setting(
         "auto",

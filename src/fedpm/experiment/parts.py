@@ -59,7 +59,7 @@ def method_of(
                 lr_decay=float(config.local.lr_decay),
                 lr_fade=float(config.local.lr_fade),
                 lr_warmup=config.local.lr_warmup,
-                beta1=float(config.local.adam_beta1),
+                beta1=None if config.local.adam_beta1 == "auto" else config.local.adam_beta1,
                 epsilon=float(config.local.adam_epsilon),
                 float_lr=config.local.float_lr,
                 gradient=config.local.gradient,

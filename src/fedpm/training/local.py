@@ -38,7 +38,8 @@ class Local:
         lr_fade: T; the rate falls as 1/√(1 + (round − 1)/T) too, which never stops learning; 0 if it does not.
         lr_warmup: the share of a round's steps over which the rate rises to its height: at first Adam knows the signs
             of gradients alone, and moves all values equally far.
-        beta1: Adam's β1, the share of the mean gradient of earlier steps that a step keeps.
+        beta1: Adam's β1, the share of the mean gradient of earlier steps that a step keeps; None for a memory of a
+            sixth of a round's steps.
         epsilon: Adam's ε as a share of a layer's gradients: a value whose gradients are small beside them moves less.
         float_lr: the rate of Adam on parameters that are trained as floats beside the others.
         travel: how far a value goes in a round at the ruled rate: if all steps agree with ``exponent`` 1, if they pull
@@ -59,7 +60,7 @@ class Local:
     lr_decay: float = 1.0
     lr_fade: float = 0.0
     lr_warmup: float = 0.0
-    beta1: float = 0.9
+    beta1: float | None = 0.9
     epsilon: float = 0.0
     float_lr: float = 0.001
     travel: float = 1.0
@@ -91,8 +92,12 @@ class Local:
     def optimiser_of(self, parameters: Iterable[torch.Tensor], round: int, examples: int) -> Optimiser:
         """Return what moves the parameters of a client with so many examples; fresh, for clients keep no state."""
         warmup = math.ceil(self.lr_warmup * self.steps(examples))
-        rate = self.rate(round, examples)
-        return Optimiser(self.optimiser, parameters, rate, warmup=warmup, beta1=self.beta1, epsilon=self.epsilon)
+        rate, beta1 = self.rate(round, examples), self.memory(examples)
+        return Optimiser(self.optimiser, parameters, rate, warmup=warmup, beta1=beta1, epsilon=self.epsilon)
+
+    def memory(self, examples: int) -> float:
+        """Return β1 of a client with so many examples: Adam begins each round anew, and 0.9 looks back ten steps."""
+        return min(0.9, max(0.7, 1 - 6 / self.steps(examples))) if self.beta1 is None else self.beta1
 
     def steps(self, examples: int) -> int:
         """Return the number of steps of a round."""

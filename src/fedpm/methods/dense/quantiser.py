@@ -83,6 +83,7 @@ TUNED = {
     "dense.server_lr": 1.0,
     "local.lr_decay": 1.0,
     "local.lr_fade": 5.0,
+    "local.adam_beta1": lambda settings: "auto" if settings["model.weights"] == "random" else 0.9,
     "dense.server_decay": 1.0,
 }
 """What ``auto`` means, unless a method says otherwise."""

@@ -22,7 +22,7 @@ GIVEN = {"rounds": 2.0, "balanced": 1.0, "bits": 2 / 3}
 """That over given weights, over steps: they are good already, and more costs bytes and teaches no more."""
 MOST = {"rounds": 0.7, "balanced": 0.5, "bits": 0.5}
 """The highest rate: with fewer than ten steps a round, each would jump too far to be corrected by the next."""
-FIRST = {"rounds": 9.6, "balanced": 4.8, "bits": 3.2}
+FIRST = {"rounds": 12.0, "balanced": 4.8, "bits": 3.2}
 """How far a score can go in the first round at least, if θ starts at 0 or 1: it has to cross from its clamp then."""
 FADE = {"rounds": 5.0, "balanced": 12.0}
 """The rate falls as 1/√(1 + (t − 1)/T): it halves the bits, and the expected network learns no less."""
@@ -103,6 +103,13 @@ def epsilon(settings: Mapping[str, Any]) -> float:
     return 1.0 if few and settings["fedpm.effort"] == "rounds" and settings["model.weights"] == "random" else 0.0
 
 
+def beta1(settings: Mapping[str, Any]) -> float | str:
+    """Return Adam's β1, or that it depends on a client's steps: where ε holds weights back, 0.9 learns more."""
+    held = epsilon(settings) if settings["local.adam_epsilon"] == "auto" else settings["local.adam_epsilon"]
+    ruled = settings["fedpm.effort"] != "paper" and settings["model.weights"] == "random" and not held
+    return "auto" if ruled else 0.9
+
+
 def _per_round(settings: Mapping[str, Any]) -> int:
     return int(settings["clients.sampled"] or round((settings["clients.rho"] or 1.0) * settings["clients.total"]))
 
@@ -164,6 +171,7 @@ TUNED: Mapping[str, Any] = {
     "local.lr": rate,
     "local.lr_decay": 1.0,
     "local.lr_fade": fade,
+    "local.adam_beta1": beta1,
     "local.adam_epsilon": epsilon,
     "fedpm.forward": forward,
     "aggregation.discount": discount,
