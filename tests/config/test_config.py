@@ -156,6 +156,27 @@ def test_few_clients_of_a_round_hold_back_what_hardly_matters_to_them(settings: 
     assert resolved(load(None, ["clients.total=10", *settings])).local.adam_epsilon == epsilon
 
 
+@pytest.mark.parametrize(
+    ("settings", "beta1"),
+    [
+        ([], "auto"),
+        (["fedpm.effort=bits"], "auto"),
+        (["fedpm.effort=paper"], 0.9),
+        (["local.adam_beta1=0.5"], 0.5),
+        (["local.adam_epsilon=1"], 0.9),
+        (["clients.sampled=5"], 0.9),
+        (["clients.sampled=5", "local.adam_epsilon=0"], "auto"),
+        (["model.weights=given", "model.name=minilm"], 0.9),
+        (["algorithm=eden"], "auto"),
+        (["algorithm=eden", "model.weights=given", "model.name=minilm"], 0.9),
+        (["algorithm=fedmask"], 0.9),
+        (["privacy.unit=example", "privacy.epsilon=8"], 0.9),
+    ],
+)
+def test_beta1_is_a_rule_where_it_was_found_to_help(settings: list[str], beta1: float | str) -> None:
+    assert resolved(load(None, ["clients.total=10", *settings])).local.adam_beta1 == beta1
+
+
 PRIVATE = ["privacy.unit=example", "privacy.epsilon=8"]
 
 

@@ -52,6 +52,23 @@ def test_the_rate_rises_over_a_share_of_the_steps() -> None:
     assert places == pytest.approx([1 / 3, 1, 2, 3, 4])
 
 
+def test_adam_keeps_beta1_of_earlier_gradients() -> None:
+    ours, theirs = torch.zeros(2, requires_grad=True), torch.zeros(2, requires_grad=True)
+    optimiser = Local(epochs=1, batch_size=1, lr=0.1, beta1=0.5).optimiser_of([ours], round=1, examples=1)
+    other = torch.optim.Adam([theirs], lr=0.1, betas=(0.5, 0.999), fused=True)
+    for gradient in ([1.0, -2.0], [-3.0, 0.5], [2.0, 2.0]):
+        ours.grad, theirs.grad = torch.tensor(gradient), torch.tensor(gradient)
+        optimiser.step()
+        other.step()
+    assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize(("examples", "beta1"), [(8, 0.7), (160, 0.7), (240, 0.8), (480, 0.9), (4000, 0.9)])
+def test_adam_looks_back_over_a_sixth_of_a_round(examples: int, beta1: float) -> None:
+    assert Local(epochs=1, batch_size=8, lr=None, beta1=None).memory(examples) == pytest.approx(beta1)
+    assert Local(epochs=1, batch_size=8, lr=None, beta1=0.5).memory(examples) == 0.5
+
+
 @pytest.mark.parametrize("behind", [False, True])
 def test_epsilon_holds_back_values_with_small_gradients(behind: bool) -> None:
     values, still = torch.zeros(3, requires_grad=True), torch.zeros(1, requires_grad=True)

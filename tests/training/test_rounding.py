@@ -95,6 +95,46 @@ def test_layers_of_other_kinds_are_thresholded_and_those_used_twice_are_not() ->
     assert differ == {"twice.weight", "head.weight"}
 
 
+def test_a_layer_makes_up_for_what_the_ones_before_it_changed() -> None:
+    torch.manual_seed(0)
+    network = MaskedNetwork(nn.Sequential(nn.Linear(20, 60), nn.ReLU(), nn.Linear(60, 60), nn.ReLU(), nn.Linear(60, 9)))
+    theta = np.random.default_rng(0).random(network.size, np.float32)
+    x = np.random.default_rng(1).random((400, 20), np.float32)
+    weights, stats = network.weights(3), network.initial_stats()
+    mask = torch.from_numpy(Calibration.of(network, Shard(x[:200], np.zeros(200)), CPU).mask(theta, weights, stats))
+    alone = mask.clone()  # every layer rounded on its inputs under θ
+    under_theta = network.module(torch.from_numpy(theta) * weights, stats)
+    hidden, parts = torch.from_numpy(x[:200]), network.views(alone)
+    for name, layer in under_theta.named_children():
+        if isinstance(layer, nn.Linear):
+            key, change = f"{name}.weight", torch.zeros(200, layer.out_features)
+            rows = (network.views(torch.from_numpy(theta))[key], network.views(weights)[key])
+            parts[key].copy_(greedy(hidden, *rows, change))
+        hidden = layer(hidden)
+    wanted, *found = (
+        network.module(values * weights, stats)(torch.from_numpy(x[200:]))
+        for values in (torch.from_numpy(theta), mask, alone)
+    )
+    off = [float((each - wanted).square().mean()) for each in found]
+    assert off[0] < 0.8 * off[1]
+
+
+def test_a_layer_that_is_given_zeros_is_thresholded() -> None:
+    inputs, theta, weights = layer()
+    assert torch.equal(greedy(torch.zeros_like(inputs), theta, weights, NONE), theta > 0.5)
+
+
+def test_a_network_of_large_layers_is_looked_at_with_fewer_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = MaskedNetwork(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)))
+    seen: list[int] = []
+    network.net.register_forward_pre_hook(lambda _, given: seen.append(len(given[0])))
+    monkeypatch.setattr("fedpm.training.rounding.NUMBERS", 4 * 7)
+    theta = np.random.default_rng(0).random(network.size, np.float32)
+    examples = Shard(np.ones((20, 4), np.float32), np.zeros(20, np.int64))
+    Calibration.of(network, examples, CPU).mask(theta, network.weights(3), network.initial_stats())
+    assert seen == [1, 7, 7]
+
+
 def test_a_diverged_network_is_thresholded() -> None:
     network = MaskedNetwork(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)))
     theta = np.random.default_rng(0).random(network.size, np.float32)

@@ -63,8 +63,8 @@ class Optimiser:
             return
         started = [parameter.clone() for parameter in parameters] if self._epsilon else []
         means, squares, steps = ([kept[at] for at in moved] for kept in (self._means, self._squares, self._steps))
-        chosen = {"beta1": self._beta1, "beta2": 0.999, "eps": 1e-8}
-        adam(parameters, gradients, means, squares, [], steps, amsgrad=False, **chosen, **common)
+        common |= {"amsgrad": False, "beta1": self._beta1, "beta2": 0.999, "eps": 1e-8}
+        adam(parameters, gradients, means, squares, [], steps, **common)
         for at, parameter, before in zip(moved, parameters, started, strict=False):
             gradient = behind[at] if behind is not None else parameter.grad
             torch.lerp(before, parameter, self._share(at, gradient), out=parameter)

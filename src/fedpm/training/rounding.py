@@ -145,7 +145,7 @@ def _rows(layer: nn.Module, given: torch.Tensor) -> torch.Tensor:
         rows = given.flatten(0, -2)
         return rows[_spread(len(rows), ROWS)]
     share, found = ROWS // -(-len(given) // BATCH), []
-    for images in given.split(BATCH):
+    for images in torch.split(given, BATCH):
         patches = F.unfold(images, layer.kernel_size, layer.dilation, layer.padding, layer.stride)  # type: ignore[arg-type]
         rows = patches.transpose(1, 2).flatten(0, 1)
         found.append(rows[_spread(len(rows), share)])
