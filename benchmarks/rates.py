@@ -5,7 +5,7 @@ python -m benchmarks rates --task cifar10 --set local.lr=0.167 --seed 101
 python -m benchmarks rates --task mnist-2-of-10 --set aggregation.discount=0.5
 
 Of the tasks, mnist-4-of-100 and the like have clients with at most 4 (or 2) classes, of 10, 50 or 100 clients. A line
-has the accuracy after 5, 10, … rounds, its mean over rounds 8 to 12 and over the last five, and MB both ways.
+has the accuracy after 1, 2, 3, 5, 10, … rounds, its mean over rounds 8 to 12 and over the last five, and MB both ways.
 """
 
 import argparse
@@ -55,7 +55,7 @@ def score(task: str, seed: int, chosen: list[str]) -> dict[str, Any]:
     sent = sum(record["uplink_bytes"] + record["downlink_bytes"] for record in rounds)
     return {
         "task": task, "settings": chosen, "seed": seed,
-        "accuracy": {number: accuracy[number - 1] for number in range(5, len(accuracy) + 1, 5)},
+        "accuracy": {at + 1: found for at, found in enumerate(accuracy) if at < 3 or at % 5 == 4},
         "rounds_8_to_12": round(fmean(accuracy[7:12]), 4), "last_five": round(fmean(accuracy[-5:]), 4),
         "mb": round(sent / 1e6, 2),
     }  # fmt: skip

@@ -154,12 +154,10 @@ class LocalConfig(Settings):
         "auto",
         "T: the rate also falls as 1/√(1 + (t − 1)/T) in round t; 0: it does not; auto: as tuned for the algorithm",
     )
-    lr_warmup: float = setting(
+    lr_warmup: Annotated[float, Field(ge=0, le=1)] = setting(
         0.0,
         "share of a client's steps in a round over which the rate rises to its height, for Adam begins each round "
         "anew; 0.25 learns more in the first rounds (docs/start.md)",
-        ge=0,
-        le=1,
     )
     adam_beta1: Annotated[float, Field(ge=0, lt=1)] | Literal["auto"] = setting(
         "auto",
