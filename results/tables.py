@@ -15,6 +15,7 @@ ROUNDS = {
     "iid-digits": (5, 10, 20),
     "iid-emnist": (5, 10, 20),
     "iid-mnist": (5, 10, 15, 25),
+    "iid-mnist-ten": (5, 10, 15, 25),
     "mnist-paper": (1, 2, 3, 4, 5),
     "pretrained-images": (2, 5, 10),
     "pretrained-text": (2, 4, 8),
