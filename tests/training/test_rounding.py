@@ -96,7 +96,6 @@ def test_layers_of_other_kinds_are_thresholded_and_those_used_twice_are_not() ->
 
 
 def test_a_layer_makes_up_for_what_the_ones_before_it_changed() -> None:
-    torch.manual_seed(0)
     network = MaskedNetwork(nn.Sequential(nn.Linear(20, 60), nn.ReLU(), nn.Linear(60, 60), nn.ReLU(), nn.Linear(60, 9)))
     theta = np.random.default_rng(0).random(network.size, np.float32)
     x = np.random.default_rng(1).random((400, 20), np.float32)
@@ -117,6 +116,27 @@ def test_a_layer_makes_up_for_what_the_ones_before_it_changed() -> None:
     )
     off = [float((each - wanted).square().mean()) for each in found]
     assert off[0] < 0.8 * off[1]
+
+
+class Routed(nn.Module):
+    """A network whose second layer is given some of the rows, by what the first gives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.rest = nn.Linear(6, 6), nn.Linear(6, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.gate(x)
+        return torch.cat([hidden, self.rest(hidden[hidden[:, 0] > 0])])
+
+
+def test_a_layer_that_is_given_other_rows_under_the_mask_is_thresholded() -> None:
+    network = MaskedNetwork(Routed())
+    theta = np.random.default_rng(0).random(network.size, np.float32)
+    x = np.random.default_rng(1).standard_normal((200, 6)).astype(np.float32)
+    calibration = Calibration.of(network, Shard(x, np.zeros(200)), CPU)
+    mask = network.views(torch.from_numpy(calibration.mask(theta, network.weights(3), network.initial_stats())))
+    assert torch.equal(mask["rest.weight"] == 1, network.views(torch.from_numpy(theta > 0.5))["rest.weight"])
 
 
 def test_a_layer_that_is_given_zeros_is_thresholded() -> None:

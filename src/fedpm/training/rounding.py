@@ -72,9 +72,12 @@ class Calibration:
                 under_theta[name] = _rows(layer, given)
 
         def settle(name: str, layer: nn.Module, given: torch.Tensor) -> None:
-            wanted, inputs = under_theta.pop(name, None), _rows(layer, given)
-            if wanted is None or not (wanted.isfinite().all() and inputs.isfinite().all()):
-                return  # settled already, or diverged
+            wanted = under_theta.pop(name, None)
+            if wanted is None:
+                return  # settled already
+            inputs = _rows(layer, given)
+            if wanted.shape != inputs.shape or not (wanted.isfinite().all() and inputs.isfinite().all()):
+                return  # routed elsewhere under the mask, or diverged
             probability, weight = (rows[name].flatten(1).to(self._device) for rows in (thetas, weights))
             change = (wanted - inputs) @ (probability * weight).T
             masks[name].copy_(greedy(inputs, probability, weight, change).reshape(masks[name].shape))
