@@ -43,7 +43,7 @@ def steps(experiment: Experiment) -> tuple[dict[str, Callable[[], object]], Call
     shard = experiment.clients.train
     x, y = to_input(shard.x, local.device), torch.from_numpy(shard.y)
     rest = network.surroundings(torch.from_numpy(network.initial_stats()))
-    theta = torch.from_numpy(Posterior.initial(0, network.size).theta.floats().clip(CLAMP, 1 - CLAMP))
+    theta = torch.from_numpy(Posterior.initial(network, 0).theta.floats().clip(CLAMP, 1 - CLAMP))
     sampled = SampledWeights(network, network.weights(0), theta, local.gradient)
     adam = Optimiser("adam", sampled.scores.values(), local.rate(1, len(shard)))
     noise = Noise(Streams(0), "local masks", local.device)

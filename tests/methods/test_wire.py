@@ -62,10 +62,10 @@ GOLDEN = {
     "hidenseek": "4fb3856f87e7c66e",
     "frl": "3336522a565d1fbc",
     "frl orders": "2c350bf32c908c30",
-    "model file": "9f96b29edba4f7e3",
-    "model file over a base": "f4f0afd280bedae2",
+    "model file": "243d99f636ba449f",
+    "model file over a base": "29456b66a9103eff",
     "sum of masks": "e271ad1190f1cb8e",
-    "model file of signs": "4fee192da29cebea",
+    "model file of signs": "a0486b2bcd2a1864",
     "over a base": "1e4cfcc7cd18101e",
     "over a base, full": "99f7a990f2325d72",
 }

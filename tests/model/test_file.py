@@ -200,7 +200,7 @@ def header_with(**changes: object) -> bytes:
     [
         (b"", "not a fedpm model file"),
         (b"PK\x03\x04" + bytes(100), "not a fedpm model file"),
-        (file_with(b"{}", version=9), "version 9: this library reads 1 to 3"),
+        (file_with(b"{}", version=9), "version 9: this library reads 1 to 4"),
         (file_with(b"[]"), "wrong header"),
         (file_with(b"not json"), "wrong header"),
         (file_with(b"[" * 100_000), "wrong header"),

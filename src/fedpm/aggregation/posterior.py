@@ -2,29 +2,23 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from math import exp
-from statistics import NormalDist
-from typing import Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
 
 from fedpm.errors import ConfigError
+from fedpm.model.start import TOTAL, starting_theta
 from fedpm.registry import Settings, setting
-from fedpm.rng import Streams
 from fedpm.wire.theta import Counts, Theta
+
+if TYPE_CHECKING:
+    from fedpm.model.masking import MaskedNetwork
 
 MAX_TOTAL = 2**16
 """The most masks a posterior may be of; bounds what a decoder allocates."""
 UNIT = 4
 """Of earlier counts so many quarters can be kept when masks arrive; if not all, a new mask counts for so many."""
-INITIAL_TOTAL = 2**16
-INITIAL_LEVELS = np.array(
-    [round(INITIAL_TOTAL / (1 + exp(-NormalDist().inv_cdf((i + 0.5) / 256)))) for i in range(256)], np.uint32
-)
-"""θ = sigmoid(s), s ~ N(0, 1), in 256 equally likely levels and in integers, so that all machines agree."""
-HALF = np.repeat(np.array([0, INITIAL_TOTAL], np.uint32), 128)
-"""θ of 0 or 1: a random half of the weights."""
 
 
 @dataclass(frozen=True)
@@ -40,12 +34,9 @@ class Posterior:
     learned: bool = True
 
     @classmethod
-    def initial(cls, seed: int, size: int, init: str = "kaiming", keep: float | None = None) -> "Posterior":
-        """Return the θ that a seed implies before any training, in the form of a posterior; or ``keep`` for all."""
-        if keep is not None:
-            return cls(np.full(size, round(keep * INITIAL_TOTAL), np.uint32), INITIAL_TOTAL, learned=False)
-        levels = HALF if init == "half" else INITIAL_LEVELS
-        return cls(levels[Streams(seed).uint8("initial scores", size)], INITIAL_TOTAL, learned=False)
+    def initial(cls, network: "MaskedNetwork", seed: int) -> "Posterior":
+        """Return the θ that a seed implies before any training, in the form of a posterior."""
+        return cls(starting_theta(network, seed), TOTAL, learned=False)
 
     def updated(self, ones: Counts, masks: int, *, lam0: int, reset: bool, kept: int = UNIT) -> "Posterior":
         """Return the posterior after ``masks`` more masks with so many ones (eq. 3), from the prior if reset.

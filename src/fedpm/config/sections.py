@@ -96,35 +96,19 @@ class ModelConfig(Settings):
     """The frozen network."""
 
     name: Literal[
-        "conv4",
-        "conv6",
-        "conv10",
-        "resnet18",
-        "conv4-slim",
-        "conv6-slim",
-        "conv10-slim",
-        "resnet18-slim",
-        "mlp",
-        "minilm",
-        "minilm-head",
-        "minilm-lora4",
-        "minilm-lora16",
-        "minilm-ffa16",
-        "efficientnet-lite0",
-        "efficientnet-lite0-head",
-        "efficientnet-lite0-lora4",
-        "efficientnet-lite0-lora16",
-        "efficientnet-lite0-ffa16",
-        "own",
+        "conv4", "conv6", "conv10", "resnet18", "conv4-slim", "conv6-slim", "conv10-slim", "resnet18-slim", "mlp",
+        "minilm", "minilm-head", "minilm-lora4", "minilm-lora16", "minilm-ffa16",
+        "efficientnet-lite0", "efficientnet-lite0-head", "efficientnet-lite0-lora4", "efficientnet-lite0-lora16",
+        "efficientnet-lite0-ffa16", "own",
     ] = setting(
         "conv4",
         "network; slim: a quarter of the channels; mlp takes any inputs; of pretrained ones see docs/pretrained.md",
-    )
-    init: Literal["auto", "half", "kaiming", "e"] = setting(
+    )  # fmt: skip
+    init: Literal["auto", "zero-sum", "half", "kaiming", "e"] = setting(
         "auto",
-        "σ of the frozen weights and where θ starts; auto: as tuned for the algorithm; half: 2/√fan_in, and θ starts "
-        "at 0 or 1 (docs/start.md); kaiming: √(2/fan_in), and θ starts between, as in the paper; e: e/√fan_in, as in "
-        "the authors' code",
+        "σ of the frozen weights and where θ starts; auto: as tuned for the algorithm; zero-sum: 2/√fan_in, and θ "
+        "starts at 0 or 1, so that a unit's weights sum to 0 (docs/start.md); half: the same with a random half of "
+        "them; kaiming: √(2/fan_in), and θ starts between, as in the paper; e: e/√fan_in, as in the authors' code",
     )
     weights: Literal["random", "given"] = setting(
         "random", "the values under the mask: random ±σ, or given: those of a pretrained network (docs/pretrained.md)"
@@ -174,6 +158,11 @@ class LocalConfig(Settings):
     )
     gradient: Literal["theta", "identity"] = setting(
         "theta", "straight-through gradient of the Bernoulli sample: times θ, or unchanged"
+    )
+    lookahead: Annotated[float, Field(ge=0, lt=1)] | Literal["auto"] = setting(
+        "auto",
+        "μ: a client that holds the broadcast before starts ahead of the new one, by μ of what changed between them: "
+        "momentum from round to round, for Adam begins each anew (docs/start.md); auto: as tuned for the algorithm",
     )
     logit_adjustment: float = setting(
         0.0,

@@ -64,6 +64,7 @@ def method_of(
                 float_lr=config.local.float_lr,
                 gradient=config.local.gradient,
                 task=task,
+                lookahead=float(config.local.lookahead),
                 logit_adjustment=config.local.logit_adjustment,
                 device=device,
                 precision=choose_precision(config.precision, device),

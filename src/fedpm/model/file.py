@@ -27,9 +27,9 @@ from fedpm.wire.masks import Mask, Signs
 from fedpm.wire.theta import Vector
 
 MAGIC = b"FEDPMODL"
-VERSION = 3
-READABLE = (1, 2, 3)
-"""Version 1 had no trained parameters, and version 2 no given weights."""
+VERSION = 4
+READABLE = (1, 2, 3, 4)
+"""Version 1 had no trained parameters, version 2 no given weights, and version 3 no start of which units sum to 0."""
 MAX_HEADER = 2**20
 MAX_PARAMETERS = 2**30
 _HEAD = struct.Struct("<8sIIII")
@@ -52,7 +52,7 @@ class Header(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     seed: int = Field(ge=0, lt=2**63)
-    init: str = Field(pattern="^(kaiming|e|half)$")
+    init: str = Field(pattern="^(kaiming|e|half|zero-sum)$")
     network: str | None
     architecture: str
     parameters: int = Field(gt=0, le=MAX_PARAMETERS)

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from fedpm.errors import WireError
 from fedpm.model.masking import MaskedNetwork
+from fedpm.model.start import TOTAL, starting_theta
 from fedpm.rng import Streams
 from fedpm.wire.entropy import decode, encode
 from fedpm.wire.masks import Mask, Signs
@@ -64,15 +65,22 @@ def decode_final(scheme: int, data: bytes, network: MaskedNetwork, seed: int) ->
 
 def _initial(network: MaskedNetwork, seed: int) -> Contexts:
     """32 levels of the initial θ."""
-    return (Streams(seed).uint8("initial scores", network.size) >> 3).astype(np.uint32)
+    return _start(network, seed) >> np.uint32(3)
 
 
 def _layer_sign_initial(network: MaskedNetwork, seed: int) -> Contexts:
     """Layer, sign of the frozen weight, and 16 levels of the initial θ."""
     contexts: Contexts = network.layers().astype(np.uint32) << np.uint32(5)
     contexts |= Streams(seed).bits("weights", network.size).astype(np.uint32) << np.uint32(4)
-    contexts |= Streams(seed).uint8("initial scores", network.size) >> 4
+    contexts |= _start(network, seed) >> np.uint32(4)
     return contexts
+
+
+def _start(network: MaskedNetwork, seed: int) -> Contexts:
+    """Return what tells the initial θ, from 0 to 255: the draw behind it, or where that alone does not, θ itself."""
+    if network.init == "zero-sum":
+        return starting_theta(network, seed) // np.uint32(TOTAL // 255)
+    return Streams(seed).uint8("initial scores", network.size).astype(np.uint32)
 
 
 def _channel(network: MaskedNetwork, seed: int) -> Contexts:

@@ -20,6 +20,7 @@ from torch.func import functional_call
 from fedpm.errors import ConfigError
 from fedpm.model.kinds import Part, Selectors, kinds_of
 from fedpm.model.outputs import logits_of
+from fedpm.model.start import starting_weights
 from fedpm.model.still import Tail, base_hash, norm_buffers, still_modules
 from fedpm.rng import Streams
 from fedpm.wire.theta import Vector
@@ -37,8 +38,8 @@ class MaskedNetwork:
         net: the architecture; it is never changed.
         weights: ``"random"``: of masked parameters the values in ``net`` are not used; ``"given"``: they are kept.
         keep: θ of every masked weight before any training, if weights are given.
-        init: σ of a layer: ``"kaiming"`` is √(2/fan_in), ``"e"`` is e/√fan_in, ``"half"`` is 2/√fan_in, with which a
-            random half of the weights, where such a network starts, passes signals on undiminished.
+        init: σ of a layer and where θ starts (``fedpm.model.start``): ``"kaiming"`` is √(2/fan_in), ``"e"`` is
+            e/√fan_in, ``"half"`` and ``"zero-sum"`` 2/√fan_in, for half of the weights pass on half of the power.
         frozen: which parameters keep the value they have in ``net``: names, patterns or classes of modules.
         trained: which are trained as floats, from the value they have.
         masked: which are masked; of what nothing is said, whatever a mask suits.
@@ -60,7 +61,7 @@ class MaskedNetwork:
     ) -> None:
         self.init, given = init, weights == "given"
         self.keep = keep if given else None
-        gain = {"kaiming": math.sqrt(2), "e": math.e, "half": 2.0}[init]
+        gain = {"kaiming": math.sqrt(2), "e": math.e, "half": 2.0, "zero-sum": 2.0}[init]
         rest = affine if affine != "auto" else "frozen" if given else "trained"
         kinds = kinds_of(net, gain, frozen=frozen, trained=trained, masked=masked, rest=rest)
         self.parts, self.trained, self.frozen = kinds.masked, tuple(kinds.trained), tuple(kinds.frozen)
@@ -87,7 +88,7 @@ class MaskedNetwork:
         fixed = {**self.constants, **{name: self.net.get_parameter(name) for name in self.trained}}
         for name, tensor in fixed.items():
             digest.update(name.encode() + tensor.cpu().contiguous().numpy().tobytes())
-        digest.update(f"{self.base} {keep}".encode() if given else b"")
+        digest.update(f"{self.base} {keep}".encode() if given else b"zero-sum" if init == "zero-sum" else b"")
         self._digest = digest.digest()
 
     def describe(self) -> str:
@@ -120,14 +121,7 @@ class MaskedNetwork:
 
     def dense_weights(self, seed: int) -> Vector:
         """Return the weights from which dense training starts: N(0, 2/fan_in) and biases of zero, or those given."""
-        if self.given is not None:
-            return self.given.numpy()
-        weights = Streams(seed).coarse_normal("dense weights", self.size)
-        for part, where in self._parts():
-            weights[where] *= np.float32(part.dense_sigma)
-            if part.zero_row is not None:
-                weights[where].reshape(part.shape)[part.zero_row] = 0
-        return weights
+        return starting_weights(self, seed) if self.given is None else self.given.numpy()
 
     def layers(self) -> npt.NDArray[np.uint8]:
         """Return which part each weight belongs to; parts beyond the 255th share a number."""

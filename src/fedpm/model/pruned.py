@@ -45,6 +45,7 @@ class PrunedNetwork(MaskedNetwork):
     def __init__(self, whole: MaskedNetwork, seed: int, keep: float, example: npt.NDArray[Any]) -> None:
         self.__dict__.update(vars(whole))
         self._all = whole
+        self.init = "half" if whole.init == "zero-sum" else whole.init  # the units are not whole
         self.size = max(1, round(keep * whole.size))
         order = np.argsort(-saliency(whole, seed, example), kind="stable")
         self.kept: npt.NDArray[np.int64] = np.sort(order[: self.size])

@@ -49,6 +49,7 @@ class Local:
         gradient: the straight-through gradient of a sample, ``"theta"`` or ``"identity"``.
         optimiser: of weights.
         task: what it learns.
+        lookahead: μ; a client starts ahead of what it is told, by μ of what the round before changed.
         logit_adjustment: τ; the local loss adds τ · log(the client's share of each class) to the logits.
         device: where it trains.
         precision: of the network's sums.
@@ -71,6 +72,7 @@ class Local:
     gradient: str = "theta"
     optimiser: str = "adam"
     task: Task = field(default_factory=Task)
+    lookahead: float = 0.0
     logit_adjustment: float = 0.0
     device: torch.device = CPU
     precision: torch.dtype = torch.float32
@@ -88,6 +90,16 @@ class Local:
             ruled = max(ruled, min(FASTEST, self.first / steps))
         start = ruled if self.lr is None else self.lr
         return start * self.lr_decay ** (round - 1) / faded
+
+    def start(self, told: Vector, before: Vector | None) -> Vector:
+        """Return where a client starts that is told values, and may know those ``before`` the last round.
+
+        Steps of a client's optimiser forget what earlier rounds agreed on; this is the momentum between rounds.
+        """
+        if not self.lookahead or before is None:
+            return told
+        ahead: Vector = told + np.float32(self.lookahead) * (told - before)
+        return ahead
 
     def optimiser_of(self, parameters: Iterable[torch.Tensor], round: int, examples: int) -> Optimiser:
         """Return what moves the parameters of a client with so many examples; fresh, for clients keep no state."""

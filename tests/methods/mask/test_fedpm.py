@@ -152,11 +152,23 @@ def test_a_round_without_replies_keeps_the_belief() -> None:
 
 
 def test_initial_theta_is_a_sigmoid_of_standard_normal_scores() -> None:
-    theta = Posterior.initial(3, 200_000).theta.floats()
+    network = MaskedNetwork(nn.Linear(400, 500))
+    theta = Posterior.initial(network, 3).theta.floats()
     scores = np.log(theta / (1 - theta))
     assert scores.mean() == pytest.approx(0, abs=0.01)
     assert scores.std() == pytest.approx(1, abs=0.015)  # 256 levels lose a little of the tails
-    assert np.array_equal(theta, Posterior.initial(3, 200_000).theta.floats())
+    assert np.array_equal(theta, Posterior.initial(network, 3).theta.floats())
+
+
+def test_zero_sum_starts_on_both_ends_from_units_whose_weights_sum_to_nothing() -> None:
+    algorithm = make_fedpm(MaskedNetwork(small_net(), init="zero-sum"))
+    state = algorithm.init()
+    told = algorithm.reader.read(algorithm.broadcast(state).payload, 1)
+    assert np.array_equal(told.posterior.theta.floats(), theta_of(state))
+    module = algorithm.module(state, "thresholded")
+    assert all(weight.flatten(1).sum(1).abs().max() < 1e-5 for weight in module.parameters() if weight.ndim > 1)
+    with pytest.raises(WireError, match="model"):  # a client that would start from another half
+        make_fedpm(MaskedNetwork(small_net(), init="half")).reader.read(algorithm.broadcast(state).payload, 1)
 
 
 def test_half_starts_from_a_random_half_of_the_weights_on_both_ends() -> None:

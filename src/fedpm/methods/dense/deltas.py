@@ -63,7 +63,8 @@ class Deltas:
     def reader(self) -> WeightReader:
         """Reads broadcasts."""
         step = self._relayed if self._brief == WeightForm.RELAYED else self._added
-        return WeightReader(self.network, self.seed, self._brief, step)
+        both = self.trainer.local.lookahead > 0
+        return WeightReader(self.network, self.seed, self._brief, step, both=both)
 
     def init(self) -> DenseState:
         """Return the state before the first round: nothing but what the seed implies."""
@@ -75,7 +76,8 @@ class Deltas:
     def client_update(self, broadcast: bytes, shard: Shard, rng: Streams, memory: bytes = b"") -> ClientResult:
         """Train the weights, and send by how much they changed."""
         told = self.reader.read(broadcast, rng.round, memory)
-        trained = self.trainer.train(told.weights, stats=told.stats, shard=shard, rng=rng)
+        start = self.trainer.local.start(told.weights, told.before)
+        trained = self.trainer.train(start, stats=told.stats, shard=shard, rng=rng)
         form, quantised = DIVERGED, Quantised(Coded(b"", 0.0), 0.0)
         if np.isfinite(trained.values).all():
             shared = Streams(told.seed).at(rng.round, rng.client)

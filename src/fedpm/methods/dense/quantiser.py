@@ -42,6 +42,10 @@ class Quantiser(Protocol):
 class Trainer(Protocol):
     """Trains weights on a client."""
 
+    @property
+    def local(self) -> Local:
+        """How a client trains."""
+
     def train(self, start: Vector, *, stats: Vector, shard: Shard, rng: Streams) -> Trained:
         """Return the weights after training on a client's examples."""
 

@@ -25,10 +25,15 @@ BRIEF = (WeightForm.RELAYED, WeightForm.QUANTISED)
 
 
 class WeightReader:
-    """Reads broadcasts for one network and seed; ``step`` takes steps of ``form``, if its server sends any."""
+    """Reads broadcasts for one network and seed; ``step`` takes steps of ``form``, if its server sends any.
 
-    def __init__(self, network: MaskedNetwork, seed: int, form: WeightForm | None, step: Step) -> None:
-        self._network, self._seed, self._form, self._step = network, seed, form, step
+    With ``both`` it also keeps the weights before the last step.
+    """
+
+    def __init__(
+        self, network: MaskedNetwork, seed: int, form: WeightForm | None, step: Step, *, both: bool = False
+    ) -> None:
+        self._network, self._seed, self._form, self._step, self._both = network, seed, form, step, both
         self._recent: dict[tuple[bytes, int, bytes], Told] = {}
 
     def __getstate__(self) -> dict[str, object]:
@@ -58,11 +63,12 @@ class WeightReader:
         if form != self._form or not steps:
             raise WireError(f"broadcast of {len(steps)} steps of form {form}: of another method, or damaged")
         held, weights = self._held(memory, round - len(steps), round)
+        before = weights
         for number, step in list(enumerate(steps, round - len(steps)))[held - round :]:
-            weights = self._step(weights, number, step)
+            before, weights = weights, self._step(weights, number, step)
         if not np.isfinite(weights).all():
             raise WireError(DIVERGED)
-        return Told(self._seed, weights, message.stats)
+        return Told(self._seed, weights, message.stats, before if self._both else None)
 
     def _held(self, memory: bytes, first: int, round: int) -> tuple[int, Vector]:
         """Return the round of what a client remembers, or of the seed, and its weights, if steps from ``first`` fit."""

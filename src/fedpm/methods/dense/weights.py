@@ -53,11 +53,12 @@ class Content:
 
 @dataclass(frozen=True)
 class Told:
-    """What a client reads out of a broadcast."""
+    """What a client reads out of a broadcast; of steps, the weights ``before`` the last one too, if they are kept."""
 
     seed: int
     weights: Vector
     stats: Vector
+    before: Vector | None = None
 
 
 def write_weights(content: Content, network: MaskedNetwork, precision: str) -> Broadcast:

@@ -3,6 +3,8 @@
 This file has the table of forms and the writer; ``reader`` has the other end.
 """
 
+from __future__ import annotations
+
 import struct
 from dataclasses import dataclass
 from enum import IntEnum
@@ -24,6 +26,7 @@ from fedpm.wire.theta import Theta, Vector
 
 if TYPE_CHECKING:
     from fedpm.model.masking import MaskedNetwork
+    from fedpm.training.local import Local
 
 MAX_PREDICTED = 32
 """With more clients in a round, drawing all of their u costs a client more than it saves."""
@@ -62,12 +65,18 @@ BUILDING = (Form.GIVEN_COUNTS, Form.GIVEN_MASKS, Form.RELAYED, Form.STEPS)
 
 @dataclass(frozen=True)
 class Content:
-    """What a broadcast says."""
+    """What a broadcast says; one that builds on that of the round before tells the posterior ``before`` too."""
 
     seed: int
     round: int
     posterior: Posterior
     stats: Vector
+    before: Posterior | None = None
+
+    def start(self, local: Local) -> Vector:
+        """Return θ from which a client starts, ahead of what it is told if it knows what that was before."""
+        before = None if self.before is None else self.before.theta.floats()
+        return local.start(self.posterior.theta.floats(), before)
 
 
 @dataclass(frozen=True)
@@ -91,7 +100,7 @@ class DownlinkWriter:
     Of earlier counts, ``kept`` quarters remain when a round ends.
     """
 
-    network: "MaskedNetwork"
+    network: MaskedNetwork
     coding: Coding
     kept: int = UNIT
 
@@ -147,12 +156,12 @@ class DownlinkWriter:
         return Broadcast(message.to_bytes(), coded.ideal_bits)
 
 
-def context(network: "MaskedNetwork", theta: Theta, streams: Streams) -> Context:
+def context(network: MaskedNetwork, theta: Theta, streams: Streams) -> Context:
     """Return what a client and the server both know when it uploads; ``streams`` are the run's, at round and client."""
     return Context(theta, streams, tuple(part.size for part in network.parts))
 
 
-def prediction(network: "MaskedNetwork", before: Content, clients: tuple[int, ...]) -> Prediction:
+def prediction(network: MaskedNetwork, before: Content, clients: tuple[int, ...]) -> Prediction:
     """Return what the clients' shared u of the round before say about their masks."""
     predicted = Prediction(before.posterior.theta)
     for client in clients:

@@ -26,6 +26,8 @@ FIRST = {"rounds": 12.0, "balanced": 4.8, "bits": 3.2}
 """How far a score can go in the first round at least, if θ starts at 0 or 1: it has to cross from its clamp then."""
 FADE = {"rounds": 5.0, "balanced": 12.0}
 """The rate falls as 1/√(1 + (t − 1)/T): it halves the bits, and the expected network learns no less."""
+AHEAD = 0.6
+"""How far clients start ahead of a broadcast, as a share of what changed since the one before."""
 PAPER = 0.1
 """The paper's rate, whatever the number of steps; it takes 105 to 140 of them in a round."""
 NOISY = 1.2
@@ -110,6 +112,11 @@ def beta1(settings: Mapping[str, Any]) -> float | str:
     return "auto" if ruled else 0.9
 
 
+def lookahead(settings: Mapping[str, Any]) -> float:
+    """Return how far a client starts ahead of what it is told, as a share of what the last round changed."""
+    return AHEAD if settings["fedpm.effort"] == "rounds" and settings["model.weights"] == "random" else 0.0
+
+
 def _per_round(settings: Mapping[str, Any]) -> int:
     return int(settings["clients.sampled"] or round((settings["clients.rho"] or 1.0) * settings["clients.total"]))
 
@@ -129,7 +136,7 @@ def trainer(given: "Ingredients") -> "ScoreTrainer | PrivateScoreTrainer":
     if local.lr is None:
         effort, random = settings.effort, given.network.keep is None
         travel, exponent = (TRAVEL[effort], EXPONENT[effort]) if random else (GIVEN[effort], 1.0)
-        first = FIRST[effort] if random and given.network.init == "half" else 0.0
+        first = FIRST[effort] if random and given.network.init in ("half", "zero-sum") else 0.0
         local = replace(local, travel=travel, exponent=exponent, most=MOST[effort], first=first)
     if given.private is None:
         return ScoreTrainer(given.network, local)
@@ -167,12 +174,13 @@ def _shipped(given: "Ingredients") -> tuple[str, ...]:
 
 
 TUNED: Mapping[str, Any] = {
-    "model.init": "half",
+    "model.init": "zero-sum",
     "local.lr": rate,
     "local.lr_decay": 1.0,
     "local.lr_fade": fade,
     "local.adam_beta1": beta1,
     "local.adam_epsilon": epsilon,
+    "local.lookahead": lookahead,
     "fedpm.forward": forward,
     "aggregation.discount": discount,
     "codec": coder,

@@ -86,7 +86,7 @@ class FedPM:
 
     def init(self) -> MaskState:
         """Return the state before the first round: nothing but what the seed implies."""
-        initial = Posterior.initial(self.seed, self.network.size, self.network.init, self.network.keep)
+        initial = Posterior.initial(self.network, self.seed)
         return self._state(0, initial, self.network.initial_stats(), updated=0)
 
     # -- on the client ------------------------------------------------------------------------------------
@@ -95,7 +95,7 @@ class FedPM:
         """Train a probability mask from the server's, and send one sample of it (Section 3.1.1)."""
         told = self.reader.read(broadcast, rng.round, memory)
         theta = told.posterior.theta
-        start, frozen = theta.floats().clip(self.clamp, 1 - self.clamp), self.network.weights(told.seed)
+        start, frozen = told.start(self.trainer.local).clip(self.clamp, 1 - self.clamp), self.network.weights(told.seed)
         trained = self.trainer.train(start, frozen=frozen, stats=told.stats, shard=shard, rng=rng)
         known = context(self.network, theta, Streams(told.seed).at(rng.round, rng.client))
         form, mask, coded = DIVERGED, np.zeros(1, np.uint8), Coded(b"", 0.0)  # any sample of NaN would be zeros

@@ -94,8 +94,7 @@ class DownlinkReader:
         stats_size = 0 if message.form == Form.SEED else self._network.stats_size
         seed, lam0, total, coded = self._expected(message, round, stats_size)
         if message.form == Form.SEED:
-            initial = Posterior.initial(seed, self._network.size, self._network.init, self._network.keep)
-            return Content(seed, round, initial, self._network.initial_stats())
+            return Content(seed, round, Posterior.initial(self._network, seed), self._network.initial_stats())
         if message.form > Form.RELAYED:
             raise WireError(f"broadcast or part of one of form {message.form}: it is damaged, or of a newer library")
         if not (0 < total <= MAX_TOTAL and 0 < lam0 <= MAX_TOTAL):
@@ -107,8 +106,10 @@ class DownlinkReader:
             posterior = before.posterior.updated(added, masks, lam0=lam0, reset=reset, kept=self._kept)
         if message.floats and before is None:
             raise WireError("broadcast has floats that build on another, and itself builds on none: it is damaged")
-        stats = message.stats if before is None else read_floats(self._network, message, before.stats)
-        return Content(seed, round, posterior, stats)
+        if before is None:
+            return Content(seed, round, posterior, message.stats)
+        stats = read_floats(self._network, message, before.stats)
+        return Content(seed, round, posterior, stats, before.posterior)
 
     def _brief(self, form: int, coded: bytes, total: int, before: Content) -> tuple[int, bool, Counts]:
         """Return how many masks a brief broadcast adds, whether to nothing, and their counts."""
