@@ -34,7 +34,7 @@ TASKS: dict[str, tuple[str, str, int, int, dict[str, Any]]] = {
     },
 }  # fmt: skip
 """A preset, data, how many of its training examples are trained on and how many are tested on, and settings."""
-OURS = {"algorithm": "fedpm", "model.init": "half", "fedpm.effort": "rounds", "codec": "auto", "workers": 1}
+OURS = {"algorithm": "fedpm", "model.init": "zero-sum", "fedpm.effort": "rounds", "codec": "auto", "workers": 1}
 
 
 def score(task: str, seed: int, chosen: list[str]) -> dict[str, Any]:

@@ -46,8 +46,8 @@ def make_fedmask(network: MaskedNetwork, codec: str) -> FedPM:
 
 def make_dense(network: MaskedNetwork, quantiser: Quantiser, form: int = 16, **settings: Any) -> Deltas:
     """Return a dense method on a network, seed 5."""
-    trainer = WeightTrainer(network, LOCAL)
-    return Deltas(network=network, seed=5, trainer=trainer, quantiser=quantiser, form=form, **settings)
+    given = {"trainer": WeightTrainer(network, LOCAL), **settings}
+    return Deltas(network=network, seed=5, quantiser=quantiser, form=form, **given)
 
 
 def make_method(name: str, network: MaskedNetwork, example: tuple[int, ...], **settings: Any) -> Any:

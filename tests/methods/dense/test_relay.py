@@ -19,6 +19,8 @@ from fedpm.methods.dense.state import DenseUpdate, Past
 from fedpm.methods.dense.weights import Content, WeightForm, write_weights
 from fedpm.model.masking import MaskedNetwork
 from fedpm.rng import Streams
+from fedpm.training.local import Local
+from fedpm.training.weights import WeightTrainer
 from fedpm.wire.message import Kind, Message
 from tests.experiment.test_loop import tapped_run
 from tests.makers import make_dense
@@ -120,6 +122,21 @@ def test_clients_that_missed_rounds_are_brought_up_to_date_or_sent_the_whole(for
     assert method.holders(last) == {7: 40}, "clients 4 and 2 were there too long ago"
     assert sum(map(len, last.past.steps)) < 4 * network.size
     assert np.array_equal(method.reader.read(method.broadcast(last).payload, 41).weights, last.told)
+
+
+@both
+def test_a_client_starts_ahead_of_steps_as_far_as_the_last_of_them_went(form: str) -> None:
+    trainer = WeightTrainer(LONG, Local(1, 64, 0.1, lookahead=0.5))
+    method, (*_, before, state) = run_rounds(RotatedSigns(), 3, broadcast_as=form, trainer=trainer)
+    held = method.remember(method.broadcast(before, since=2).payload, 3, method.memory(before))
+    for memory in (held, method.memory(state)):
+        told = method.reader.read(method.broadcast(state, since=3).payload, 4, memory)
+        assert told.before is not None
+        assert np.array_equal(told.before, before.told)
+    ahead = state.told + np.float32(0.5) * (state.told - before.told)
+    assert np.array_equal(trainer.local.start(told.weights, told.before), ahead)
+    whole = method.reader.read(method.remember(method.broadcast(state, since=3).payload, 4, held), 4)
+    assert trainer.local.start(whole.weights, whole.before) is whole.weights, "nobody knows what was before"
 
 
 def test_a_client_without_the_last_weights_is_told_so() -> None:

@@ -21,7 +21,8 @@ from fedpm.methods.relay import relay
 from fedpm.model.masking import MaskedNetwork
 from fedpm.registry import CODERS
 from fedpm.rng import SERVER, Streams
-from fedpm.training.scores import divergence
+from fedpm.training.local import Local
+from fedpm.training.scores import ScoreTrainer, divergence
 from fedpm.wire.masks import sample_mask
 from fedpm.wire.message import Kind, Message
 from fedpm.wire.theta import Vector
@@ -337,6 +338,30 @@ def test_a_client_without_the_past_says_so() -> None:
         algorithm.reader.read(brief, 3)
     with pytest.raises(WireError, match="does not hold; it holds that of round 1"):
         algorithm.reader.read(brief, 3, algorithm.broadcast(algorithm.init()).payload)
+
+
+@pytest.mark.parametrize("since", [2, 1, None])
+def test_a_client_starts_ahead_of_a_broadcast_that_tells_what_was_before(since: int | None, data: Dataset) -> None:
+    network = MaskedNetwork(small_net())
+    started: list[Vector] = []
+
+    class Noted(ScoreTrainer):
+        def train(self, theta: Vector, **given: Any) -> Any:
+            started.append(theta)
+            return super().train(theta, **given)
+
+    algorithm = make_fedpm(network, trainer=Noted(network, Local(1, 64, 0.1, lookahead=0.5)))
+    state, memory, thetas = algorithm.init(), b"", []
+    for number in (1, 2):
+        memory = memory if number > (since or 2) else algorithm.remember(state.history.broadcast(None).payload, number)
+        thetas.append(theta_of(state))
+        state = advance(algorithm, state, 3)
+    broadcast = algorithm.broadcast(state, since=since).payload
+    assert (Message.from_bytes(broadcast).form == Form.COUNTS) == (since is None)
+    algorithm.client_update(broadcast, data.train, Streams(1).at(3, 0), memory)
+    now = theta_of(state)
+    ahead = now if since is None else now + np.float32(0.5) * (now - thetas[-1])
+    assert np.array_equal(started[0], ahead.clip(0.01, 0.99))
 
 
 def test_divergence_is_that_of_the_definition() -> None:
