@@ -8,7 +8,7 @@ import numpy as np
 from fedpm.engines.base import Task
 from fedpm.experiment.build import Experiment
 from fedpm.rng import Streams
-from fedpm.training.local import Trained
+from fedpm.training.local import Local, Trained
 from fedpm.wire.masks import sample_mask, upload_uniform
 from fedpm.wire.theta import Vector
 
@@ -19,6 +19,11 @@ class Overheard:
 
     trainer: Any
     thetas: list[Vector] = field(default_factory=list)
+
+    @property
+    def local(self) -> Local:
+        local: Local = self.trainer.local
+        return local
 
     def train(self, theta: Vector, **given: Any) -> Trained:
         trained: Trained = self.trainer.train(theta, **given)
