@@ -38,6 +38,7 @@ SCRIPTS = {
     "fuzz": "damaged messages and model files, many times over",
     "private_digits": "accuracy against ε on the digits",
     "rates": "settings of FedPM on training images that nobody trains on",
+    "start": "how alike inputs look behind the layers of an untrained network, by where θ starts",
     "tune": "rates of each algorithm, by validation accuracy on the digits",
 }
 """Modules with a function ``main`` that takes options of its own."""
