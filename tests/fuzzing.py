@@ -82,6 +82,7 @@ def targets() -> list[Target]:
             ("full", method.broadcast(states[-1]), 4, b""),
             ("brief", steps[-1], 4, past[2]),
             ("steps", chain, 4, past[1]),
+            ("both", method.writer.both(states[-1].history.content, past[2], steps[-1]), 4, b""),
         ):
             read = partial(read_broadcast, method, round, memory)
             found.append(Target(f"{codec} {name}", message.payload, read, forged_message))

@@ -172,6 +172,12 @@ class Method(Protocol[S, U]):
     def remember(self, broadcast: bytes, round: int, memory: bytes = b"") -> bytes:
         """Return what a client keeps of a broadcast, to read brief ones later."""
 
+    def whole(self, broadcast: bytes, round: int, memory: bytes) -> bytes:
+        """Return a broadcast in a form that needs no past, for a client that turns out to remember none.
+
+        ``memory`` is what one who holds the broadcast of the round before remembers.
+        """
+
     def received(self, broadcast: bytes, round: int, memory: bytes = b"") -> S:
         """Return the state as a client knows it that was sent a broadcast, to make networks of."""
 

@@ -17,7 +17,7 @@ from fedpm.methods.mask.downlink import HEAD, MAX_STEPS, Addition, DownlinkWrite
 from fedpm.methods.mask.fedpm import FedPM
 from fedpm.methods.mask.history import Window
 from fedpm.methods.mask.state import Arrivals, MaskState, MaskUpdate
-from fedpm.methods.relay import relay
+from fedpm.methods.relay import join, relay
 from fedpm.model.masking import MaskedNetwork
 from fedpm.registry import CODERS
 from fedpm.rng import SERVER, Streams
@@ -357,11 +357,17 @@ def test_a_client_starts_ahead_of_a_broadcast_that_tells_what_was_before(since: 
         thetas.append(theta_of(state))
         state = advance(algorithm, state, 3)
     broadcast = algorithm.broadcast(state, since=since).payload
-    assert (Message.from_bytes(broadcast).form == Form.COUNTS) == (since is None)
-    algorithm.client_update(broadcast, data.train, Streams(1).at(3, 0), memory)
-    now = theta_of(state)
-    ahead = now if since is None else now + np.float32(0.5) * (now - thetas[-1])
-    assert np.array_equal(started[0], ahead.clip(0.01, 0.99))
+    algorithm.client_update(broadcast, data.train, Streams(1).at(3, 0), memory if since else b"")
+    whole = algorithm.whole(broadcast, 3, algorithm.memory(state))
+    algorithm.client_update(whole, data.train, Streams(1).at(3, 0))
+    assert whole == algorithm.broadcast(state).payload
+    assert (broadcast == whole) == (since is None)
+    ahead = theta_of(state) + np.float32(0.5) * (theta_of(state) - thetas[-1])
+    for start in started:
+        assert np.array_equal(start, ahead.clip(0.01, 0.99)), "whoever remembers nothing is told what was before"
+    twice = join([algorithm.memory(state), algorithm.memory(state)])
+    with pytest.raises(WireError, match="a full one and a step"):
+        algorithm.reader.read(forged_broadcast(algorithm, state, Form.BOTH, twice), 3)
 
 
 def test_divergence_is_that_of_the_definition() -> None:

@@ -123,7 +123,7 @@ class Fleet:
         broadcast = task.broadcast
         unknown = pending.full or self._last_node.get(task.client) != pending.node
         if task.memory and unknown:
-            broadcast = self._clients.method.remember(task.broadcast, pending.round, task.memory)
+            broadcast = self._clients.method.whole(task.broadcast, pending.round, task.memory)
         columns = self._columns if unknown else ()
         asked = (task.client, pending.round, deadline, broadcast, task.stage, task.score)
         request = Request(*asked, mark=self._mark, columns=columns)

@@ -104,6 +104,10 @@ class Deltas:
         told = self.reader.read(broadcast, round, memory)
         return self._full(Content(told.seed, round, told.weights, told.stats)).payload
 
+    def whole(self, broadcast: bytes, round: int, memory: bytes) -> bytes:
+        """Return a broadcast in a form that needs no past; who is sent it does not look ahead."""
+        return self.remember(broadcast, round, memory)
+
     def received(self, broadcast: bytes, round: int, memory: bytes = b"") -> DenseState:
         """Return the state as a client knows it that was sent a broadcast."""
         told = self.reader.read(broadcast, round, memory)

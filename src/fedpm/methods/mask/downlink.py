@@ -48,6 +48,7 @@ class Form(IntEnum):
     3       GIVEN_MASKS   the same, given also the shared u of the clients that answered
     4       RELAYED       the last masks one by one, as they were uploaded
     5       STEPS         forms 2 to 4 of several rounds, to one who holds an earlier broadcast
+    6       BOTH          form 0 or 1 of the round before, and 2 to 4 on top, to anybody, where clients look ahead
     ======  ============  ==================================================================================
     """
 
@@ -57,6 +58,7 @@ class Form(IntEnum):
     GIVEN_MASKS = 3
     RELAYED = 4
     STEPS = 5
+    BOTH = 6
 
 
 BUILDING = (Form.GIVEN_COUNTS, Form.GIVEN_MASKS, Form.RELAYED, Form.STEPS)
@@ -97,12 +99,14 @@ class Addition:
 class DownlinkWriter:
     """Writes broadcasts for one network, whose clients' masks are coded by ``coding``.
 
-    Of earlier counts, ``kept`` quarters remain when a round ends.
+    Of earlier counts, ``kept`` quarters remain when a round ends. With ``ahead`` every client is also to know the
+    broadcast before, from which it starts ahead of the new one.
     """
 
     network: MaskedNetwork
     coding: Coding
     kept: int = UNIT
+    ahead: bool = False
 
     def full(self, content: Content) -> Broadcast:
         """Return a broadcast that needs no past."""
@@ -142,11 +146,16 @@ class DownlinkWriter:
         coded = Coded(join([step.payload for step in steps]), sum(step.ideal_bits for step in steps))
         return self._message(content, Form.STEPS, b"", coded)
 
+    def both(self, content: Content, before: bytes, step: Broadcast) -> Broadcast:
+        """Return a broadcast that needs no past, and tells what was ``before`` the last round: of that the full one."""
+        coded = Coded(join([before, step.payload]), 8.0 * len(before) + step.ideal_bits)
+        return self._message(content, Form.BOTH, b"", coded)
+
     def _message(
         self, content: Content, form: Form, head: bytes, coded: Coded, known: Vector | None = None
     ) -> Broadcast:
         posterior = content.posterior
-        whole = form not in (Form.SEED, Form.STEPS)  # the others say nothing of their own beyond the seed
+        whole = form not in (Form.SEED, Form.STEPS, Form.BOTH)  # the others say nothing of their own beyond the seed
         lam0, total = (posterior.lam0, posterior.total) if whole else (0, 0)
         body = HEAD.pack(content.seed, lam0, total) + head + coded.data
         stats = content.stats if whole else content.stats[:0]

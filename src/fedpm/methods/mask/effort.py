@@ -113,8 +113,9 @@ def beta1(settings: Mapping[str, Any]) -> float | str:
 
 
 def lookahead(settings: Mapping[str, Any]) -> float:
-    """Return how far a client starts ahead of what it is told, as a share of what the last round changed."""
-    return AHEAD if settings["fedpm.effort"] == "rounds" and settings["model.weights"] == "random" else 0.0
+    """Return how far clients start ahead; who comes back after some rounds would have to be told nearly twice as much."""
+    every = _per_round(settings) == settings["clients.total"]
+    return AHEAD if every and settings["fedpm.effort"] == "rounds" and settings["model.weights"] == "random" else 0.0
 
 
 def _per_round(settings: Mapping[str, Any]) -> int:

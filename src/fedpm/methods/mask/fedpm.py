@@ -77,7 +77,7 @@ class FedPM:
     @cached_property
     def writer(self) -> DownlinkWriter:
         """Writes broadcasts."""
-        return DownlinkWriter(self.network, self.coding, self.kept)
+        return DownlinkWriter(self.network, self.coding, self.kept, self.trainer.local.lookahead > 0)
 
     @cached_property
     def reader(self) -> DownlinkReader:
@@ -94,26 +94,26 @@ class FedPM:
     def client_update(self, broadcast: bytes, shard: Shard, rng: Streams, memory: bytes = b"") -> ClientResult:
         """Train a probability mask from the server's, and send one sample of it (Section 3.1.1)."""
         told = self.reader.read(broadcast, rng.round, memory)
-        theta = told.posterior.theta
         start, frozen = told.start(self.trainer.local).clip(self.clamp, 1 - self.clamp), self.network.weights(told.seed)
         trained = self.trainer.train(start, frozen=frozen, stats=told.stats, shard=shard, rng=rng)
-        known = context(self.network, theta, Streams(told.seed).at(rng.round, rng.client))
+        known = context(self.network, told.posterior.theta, Streams(told.seed).at(rng.round, rng.client))
         form, mask, coded = DIVERGED, np.zeros(1, np.uint8), Coded(b"", 0.0)  # any sample of NaN would be zeros
         if not np.isnan(trained.values).any():
             form, (mask, coded) = self.upload_form, self.coding.coder.encode(trained.values, known, private=rng)
         floats = write_floats(self.network, trained.stats, told.stats)
         named = (Kind.UPLOAD, form, self.network.fingerprint(told.seed), rng.round, rng.client)
         message = Message(*named, coded.data, trained.stats, floats)
-        metrics = {
-            **trained.metrics,
-            "uplink_ideal_bpp": coded.ideal_bits / self.network.size,
-            "uplink_paper_bpp": entropy(float(mask.mean(dtype=np.float64))),
-        }
+        ideal, paper = coded.ideal_bits / self.network.size, entropy(float(mask.mean(dtype=np.float64)))
+        metrics = {**trained.metrics, "uplink_ideal_bpp": ideal, "uplink_paper_bpp": paper}
         return ClientResult(message.to_bytes(), metrics)
 
     def remember(self, broadcast: bytes, round: int, memory: bytes = b"") -> bytes:
         """Return what a client keeps of a broadcast, to read brief ones later."""
         return self.writer.full(self.reader.read(broadcast, round, memory)).payload
+
+    def whole(self, broadcast: bytes, round: int, memory: bytes) -> bytes:
+        """Return a broadcast in a form that needs no past."""
+        return self.reader.whole(self.writer, broadcast, round, memory)
 
     def received(self, broadcast: bytes, round: int, memory: bytes = b"") -> MaskState:
         """Return the state as a client knows it that was sent a broadcast."""

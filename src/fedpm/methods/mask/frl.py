@@ -120,6 +120,10 @@ class RankLearning:
         """Return nothing: no broadcast builds on another."""
         return b""
 
+    def whole(self, broadcast: bytes, round: int, memory: bytes) -> bytes:
+        """Return the broadcast: none needs a past."""
+        return broadcast
+
     def received(self, broadcast: bytes, round: int, memory: bytes = b"") -> RankState:
         """Return the state as a client knows it that was sent a broadcast."""
         return RankState(round - 1, 0, *self.read(broadcast, round))
@@ -227,13 +231,9 @@ def build(given: Ingredients) -> RankLearning:
 
     settings: Any = given.tables["frl"]
     kept = [max(1, round(settings.keep * part.size)) for part in given.network.parts]
-    local = replace(given.local, travel=TRAVEL, most=MOST)
+    trainer = RankTrainer(given.network, replace(given.local, travel=TRAVEL, most=MOST), kept)
     return RankLearning(
-        network=given.network,
-        seed=given.seed,
-        trainer=RankTrainer(given.network, local, kept),
-        keep=settings.keep,
-        aggregator=given.aggregator,
+        network=given.network, seed=given.seed, trainer=trainer, keep=settings.keep, aggregator=given.aggregator
     )
 
 

@@ -94,6 +94,10 @@ class HideNseek:
         """Return what a client keeps of a broadcast, to read brief ones later."""
         return self.votes.remember(broadcast, round, memory)
 
+    def whole(self, broadcast: bytes, round: int, memory: bytes) -> bytes:
+        """Return a broadcast in a form that needs no past."""
+        return self.votes.whole(broadcast, round, memory)
+
     def received(self, broadcast: bytes, round: int, memory: bytes = b"") -> MaskState:
         """Return the state as a client knows it that was sent a broadcast."""
         return self.votes.received(broadcast, round, memory)

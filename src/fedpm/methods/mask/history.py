@@ -75,11 +75,14 @@ class History:
     def broadcast(self, since: int | None) -> Broadcast:
         """Return the next round's broadcast for a client that holds the one of round ``since`` or none."""
         window = self.window
+        whole = window.full
+        if self.writer.ahead and window.steps:
+            whole = self.writer.both(self.content, window.before, window.steps[-1])
         if since is None:
-            return window.full
+            return whole
         steps = window.steps[since - self.content.round :]
         brief = steps[0] if len(steps) == 1 else self.writer.chain(self.content, steps)
-        return min(window.full, brief, key=lambda form: len(form.payload))
+        return min(whole, brief, key=lambda form: len(form.payload))
 
     def to_arrays(self) -> Arrays:
         """Return what was added and what that builds on, for a checkpoint; the posterior is the state's own."""

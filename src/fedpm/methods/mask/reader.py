@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from fedpm.aggregation.posterior import MAX_TOTAL, UNIT, Posterior
 from fedpm.errors import WireError
+from fedpm.methods.base import Broadcast
 from fedpm.methods.mask.downlink import (
     BUILDING,
     HEAD,
@@ -16,6 +17,7 @@ from fedpm.methods.mask.downlink import (
     MAX_PREDICTED,
     MAX_STEPS,
     Content,
+    DownlinkWriter,
     Form,
     context,
     prediction,
@@ -62,6 +64,9 @@ class DownlinkReader:
 
     def _decode(self, broadcast: bytes, round: int, memory: bytes) -> Content:
         message = Message.from_bytes(broadcast)
+        if message.form == Form.BOTH:
+            before, step = self._both(message, round)
+            return self._step(step, round, self._step(before, round - 1, None))
         if message.form not in BUILDING:
             return self._step(message, round, None)
         chained = message.form == Form.STEPS
@@ -78,6 +83,26 @@ class DownlinkReader:
         for number, step in list(enumerate(steps, first + 1))[last - first :]:
             content = self._step(step, number, content)
         return content
+
+    def _both(self, message: Message, round: int) -> list[Message]:
+        """Return the full broadcast of the round before and the step from it that a message holds."""
+        *_, coded = self._expected(message, round, 0)
+        parts = [Message.from_bytes(payload) for payload in split(coded, 2)]
+        forms = [part.form for part in parts]
+        if len(forms) < 2 or forms[0] not in (Form.SEED, Form.COUNTS) or forms[1] not in BUILDING[:-1]:
+            raise WireError(f"broadcast of parts of forms {forms}: should be a full one and a step; it is damaged")
+        return parts
+
+    def whole(self, writer: DownlinkWriter, broadcast: bytes, round: int, memory: bytes) -> bytes:
+        """Return a broadcast in a form that needs no past; ``memory`` is the full form of the one before."""
+        content = self.read(broadcast, round, memory)
+        if not writer.ahead or content.before is None:
+            return writer.full(content).payload
+        message = Message.from_bytes(broadcast)
+        if message.form == Form.BOTH:
+            return broadcast
+        steps = split(self._expected(message, round, 0)[-1], MAX_STEPS) if message.form == Form.STEPS else [broadcast]
+        return writer.both(content, memory, Broadcast(steps[-1], 0.0)).payload
 
     def _expected(self, message: Message, round: int, stats: int) -> tuple[int, int, int, bytes]:
         """Return seed, λ0, total and the coded part of the broadcast that is due."""
