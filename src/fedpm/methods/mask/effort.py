@@ -113,7 +113,7 @@ def beta1(settings: Mapping[str, Any]) -> float | str:
 
 
 def lookahead(settings: Mapping[str, Any]) -> float:
-    """Return how far clients start ahead; who comes back after some rounds would have to be told nearly twice as much."""
+    """Return how far clients start ahead: not at all where many come back late, who would be told twice as much."""
     every = _per_round(settings) == settings["clients.total"]
     return AHEAD if every and settings["fedpm.effort"] == "rounds" and settings["model.weights"] == "random" else 0.0
 
