@@ -161,8 +161,8 @@ class LocalConfig(Settings):
     )
     lookahead: Annotated[float, Field(ge=0, lt=1)] | Literal["auto"] = setting(
         "auto",
-        "μ: a client that holds the broadcast before starts ahead of the new one, by μ of what changed between them: "
-        "momentum from round to round, for Adam begins each anew (docs/start.md); auto: as tuned for the algorithm",
+        "μ: a client starts ahead of a broadcast by μ of what changed since the one before: momentum between rounds, "
+        "for Adam begins each anew (docs/start.md); auto: as tuned for the algorithm",
     )
     logit_adjustment: float = setting(
         0.0,
