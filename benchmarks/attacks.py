@@ -88,9 +88,9 @@ class MaskWire:
     attacks = ATTACKS
 
     def __init__(self, method: Any, round: int, task: Task) -> None:
-        self._method, self._round = cast(FedPM, method), round
-        self._theta = self._method.reader.read(task.broadcast, round, task.memory).posterior.theta
-        self.theta = self._theta.floats()
+        self._method = cast(FedPM, method)
+        self._told = self._method.reader.read(task.broadcast, round, task.memory)
+        self.theta = self._told.start.floats()
 
     def decode(self, client: int, upload: bytes) -> Mask:
         """Return the mask in an upload."""
@@ -101,7 +101,7 @@ class MaskWire:
         return self._method.coding.coder.encode(wanted, self._context(client), private=rng)[1].data
 
     def _context(self, client: int) -> Context:
-        return context(self._method.network, self._theta, Streams(self._method.seed).at(self._round, client))
+        return context(self._method.network, self._told, client)
 
 
 class ChangeWire:

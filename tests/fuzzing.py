@@ -75,6 +75,7 @@ def targets() -> list[Target]:
             Target(codec, upload(method, states[-1], 2), partial(read_upload, method, states[-1]), forged_message)
         )
         steps = tuple(method.broadcast(state, since=state.round) for state in states[2:])
+        fulls = [method.broadcast(state) for state in states[-2:]]
         past = [method.broadcast(state).payload for state in states]
         chain = method.writer.chain(states[-1].history.content, steps)
         for name, message, round, memory in (
@@ -82,7 +83,7 @@ def targets() -> list[Target]:
             ("full", method.broadcast(states[-1]), 4, b""),
             ("brief", steps[-1], 4, past[2]),
             ("steps", chain, 4, past[1]),
-            ("both", method.writer.both(states[-1].history.content, past[2], steps[-1]), 4, b""),
+            ("both", method.writer.both(states[-1].history.content, *fulls), 4, b""),
         ):
             read = partial(read_broadcast, method, round, memory)
             found.append(Target(f"{codec} {name}", message.payload, read, forged_message))

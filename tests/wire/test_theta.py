@@ -21,6 +21,17 @@ def test_the_side_of_u_is_exact(denominator: int, data: st.DataObject) -> None:
         assert side == (Fraction(u, 2**32) < Fraction(numerator, denominator))
 
 
+@given(st.integers(1, 2**17), st.integers(1, 2**17), st.sampled_from([0.25, 0.6, 0.999]), st.data())
+def test_theta_ahead_goes_on_as_the_last_round_did(now: int, then: int, share: float, data: st.DataObject) -> None:
+    places = data.draw(st.lists(st.tuples(st.integers(0, now), st.integers(0, then)), min_size=1, max_size=9))
+    told, before = (np.array(numbers, np.uint32) for numbers in zip(*places, strict=True))
+    ahead = Theta(told, now).ahead(Theta(before, then), share)
+    ratio = Fraction(round(share * module.FINE), module.FINE)
+    for (a, b), found in zip(places, ahead.numerator.tolist(), strict=True):
+        exact = Fraction(a, now) + ratio * (Fraction(a, now) - Fraction(b, then))
+        assert found == min(module.FINE, max(0, int(exact * module.FINE // 1)))
+
+
 def test_distance_is_that_of_the_logits() -> None:
     uniform = Streams(0).uint32("u", 20_000)
     belief = Theta(np.arange(20_000, dtype=np.uint32) % 11, 10)

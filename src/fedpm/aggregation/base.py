@@ -39,7 +39,7 @@ class Screen(Protocol):
     """An aggregator of masks that looks at all uploads of a round before it folds those that stay."""
 
     def screen(self, masks: Iterable[Mask], theta: Theta) -> list[str]:
-        """Return for each mask why it is left out, or nothing if it stays; ``theta`` is what clients were sent."""
+        """Return for each mask why it is left out, or nothing if it stays; ``theta`` is where clients started."""
 
 
 def masks_only(rule: Aggregator) -> bool:

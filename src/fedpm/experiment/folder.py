@@ -21,7 +21,7 @@ from fedpm.experiment.record import RoundRecord, Summary
 from fedpm.files import absent, append_durably, make_folder, remove_temporary, sync_folder, write_atomically, writing
 from fedpm.methods.base import Arrays
 
-VERSION = "2"
+VERSION = "3"
 """Of checkpoints."""
 _REMEDY = "restore it from a copy, or start anew in another folder"
 

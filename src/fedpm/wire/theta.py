@@ -15,6 +15,8 @@ Vector = npt.NDArray[np.float32]
 
 BLOCK = 2**17
 LEVELS = 64
+FINE = 2**12
+"""θ ahead of a broadcast is a fraction of so many, and what it is ahead by is a multiple of as small a share."""
 REACH = 32  # distances are told apart up to ±4 in logit, in steps of 1/8
 _CELLS = 4096
 _LOGIT = np.array([floor(32 * log((i + 0.5) / (_CELLS - i - 0.5))) for i in range(_CELLS)], np.int16)
@@ -27,6 +29,16 @@ class Theta:
 
     numerator: Counts
     denominator: int
+
+    def ahead(self, before: "Theta", share: float) -> "Theta":
+        """Return θ + share · (θ − θ before) within [0, 1], in integers alone: whoever holds both gets the same."""
+        further, now, then = round(share * FINE), self.denominator, before.denominator
+        to, back = (FINE + further) * then, further * now
+        numerator = np.empty(len(self.numerator), np.uint32)
+        for part in blocks(len(numerator)):
+            moved = self.numerator[part].astype(np.int64) * to - before.numerator[part].astype(np.int64) * back
+            numerator[part] = (moved // (now * then)).clip(0, FINE)
+        return Theta(numerator, FINE)
 
     def floats(self) -> Vector:
         """Return θ as floats, to train with."""

@@ -6,8 +6,9 @@ This file has the table of forms and the writer; ``reader`` has the other end.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,7 +27,6 @@ from fedpm.wire.theta import Theta, Vector
 
 if TYPE_CHECKING:
     from fedpm.model.masking import MaskedNetwork
-    from fedpm.training.local import Local
 
 MAX_PREDICTED = 32
 """With more clients in a round, drawing all of their u costs a client more than it saves."""
@@ -48,7 +48,7 @@ class Form(IntEnum):
     3       GIVEN_MASKS   the same, given also the shared u of the clients that answered
     4       RELAYED       the last masks one by one, as they were uploaded
     5       STEPS         forms 2 to 4 of several rounds, to one who holds an earlier broadcast
-    6       BOTH          form 0 or 1 of the round before, and 2 to 4 on top, to anybody, where clients look ahead
+    6       BOTH          form 0 or 1 of the round before, and form 1, to anybody, where clients look ahead
     ======  ============  ==================================================================================
     """
 
@@ -67,18 +67,29 @@ BUILDING = (Form.GIVEN_COUNTS, Form.GIVEN_MASKS, Form.RELAYED, Form.STEPS)
 
 @dataclass(frozen=True)
 class Content:
-    """What a broadcast says; one that builds on that of the round before tells the posterior ``before`` too."""
+    """What a broadcast says; where clients look ahead, they know what was said ``before`` too."""
 
     seed: int
     round: int
     posterior: Posterior
     stats: Vector
-    before: Posterior | None = None
+    before: Content | None = None
+    lookahead: float = 0.0
 
-    def start(self, local: Local) -> Vector:
-        """Return θ from which a client starts, ahead of what it is told if it knows what that was before."""
-        before = None if self.before is None else self.before.theta.floats()
-        return local.start(self.posterior.theta.floats(), before)
+    @cached_property
+    def start(self) -> Theta:
+        """θ from which clients start, and which predicts their masks.
+
+        It is ahead of what they are told by a share of what changed since the broadcast before: momentum between
+        rounds, for a client's optimiser begins each one anew.
+        """
+        now = self.posterior.theta
+        return now.ahead(self.before.posterior.theta, self.lookahead) if self.before else now
+
+    def then(self, posterior: Posterior, stats: Vector, lookahead: float) -> Content:
+        """Return what the next broadcast says."""
+        before = replace(self, before=None) if lookahead else None
+        return Content(self.seed, self.round + 1, posterior, stats, before, lookahead)
 
 
 @dataclass(frozen=True)
@@ -99,14 +110,14 @@ class Addition:
 class DownlinkWriter:
     """Writes broadcasts for one network, whose clients' masks are coded by ``coding``.
 
-    Of earlier counts, ``kept`` quarters remain when a round ends. With ``ahead`` every client is also to know the
-    broadcast before, from which it starts ahead of the new one.
+    Of earlier counts, ``kept`` quarters remain when a round ends. Clients start ahead of a broadcast by ``lookahead``
+    of what has changed since the one before, which all of them are to know then.
     """
 
     network: MaskedNetwork
     coding: Coding
     kept: int = UNIT
-    ahead: bool = False
+    lookahead: float = 0.0
 
     def full(self, content: Content) -> Broadcast:
         """Return a broadcast that needs no past."""
@@ -133,7 +144,7 @@ class DownlinkWriter:
             coded = prediction(self.network, added.before, added.clients).encode(ones)
             head += np.array(added.clients, "<u4").tobytes()
             return self._message(content, Form.GIVEN_MASKS, head, coded, added.before.stats)
-        coded = encode_added(ones, added.masks, before.theta)
+        coded = encode_added(ones, added.masks, added.before.start)
         return self._message(content, Form.GIVEN_COUNTS, head, coded, added.before.stats)
 
     def relayed(self, content: Content, added: Addition) -> Broadcast:
@@ -146,9 +157,14 @@ class DownlinkWriter:
         coded = Coded(join([step.payload for step in steps]), sum(step.ideal_bits for step in steps))
         return self._message(content, Form.STEPS, b"", coded)
 
-    def both(self, content: Content, before: bytes, step: Broadcast) -> Broadcast:
-        """Return a broadcast that needs no past, and tells what was ``before`` the last round: of that the full one."""
-        coded = Coded(join([before, step.payload]), 8.0 * len(before) + step.ideal_bits)
+    def whole(self, content: Content) -> Broadcast:
+        """Return a broadcast that needs no past, and tells all that a client is to know."""
+        full = self.full(content)
+        return full if content.before is None else self.both(content, self.full(content.before), full)
+
+    def both(self, content: Content, before: Broadcast, full: Broadcast) -> Broadcast:
+        """Return the full broadcasts of two rounds in one."""
+        coded = Coded(join([before.payload, full.payload]), before.ideal_bits + full.ideal_bits)
         return self._message(content, Form.BOTH, b"", coded)
 
     def _message(
@@ -165,14 +181,15 @@ class DownlinkWriter:
         return Broadcast(message.to_bytes(), coded.ideal_bits)
 
 
-def context(network: MaskedNetwork, theta: Theta, streams: Streams) -> Context:
-    """Return what a client and the server both know when it uploads; ``streams`` are the run's, at round and client."""
-    return Context(theta, streams, tuple(part.size for part in network.parts))
+def context(network: MaskedNetwork, content: Content, client: int) -> Context:
+    """Return what a client and the server both know when it answers a broadcast."""
+    streams = Streams(content.seed).at(content.round, client)
+    return Context(content.start, streams, tuple(part.size for part in network.parts))
 
 
 def prediction(network: MaskedNetwork, before: Content, clients: tuple[int, ...]) -> Prediction:
     """Return what the clients' shared u of the round before say about their masks."""
-    predicted = Prediction(before.posterior.theta)
+    predicted = Prediction(before.start)
     for client in clients:
         predicted.add(upload_uniform(Streams(before.seed).at(before.round, client), network.size))
     return predicted

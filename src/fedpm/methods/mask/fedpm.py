@@ -77,26 +77,26 @@ class FedPM:
     @cached_property
     def writer(self) -> DownlinkWriter:
         """Writes broadcasts."""
-        return DownlinkWriter(self.network, self.coding, self.kept, self.trainer.local.lookahead > 0)
+        return DownlinkWriter(self.network, self.coding, self.kept, self.trainer.local.lookahead)
 
     @cached_property
     def reader(self) -> DownlinkReader:
         """Reads them."""
-        return DownlinkReader(self.network, self.coding, self.seed, self.kept)
+        return DownlinkReader(self.network, self.coding, self.seed, self.kept, self.trainer.local.lookahead)
 
     def init(self) -> MaskState:
         """Return the state before the first round: nothing but what the seed implies."""
         initial = Posterior.initial(self.network, self.seed)
-        return self._state(0, initial, self.network.initial_stats(), updated=0)
+        return self._told(0, initial, self.network.initial_stats(), updated=0)
 
     # -- on the client ------------------------------------------------------------------------------------
 
     def client_update(self, broadcast: bytes, shard: Shard, rng: Streams, memory: bytes = b"") -> ClientResult:
         """Train a probability mask from the server's, and send one sample of it (Section 3.1.1)."""
         told = self.reader.read(broadcast, rng.round, memory)
-        start, frozen = told.start(self.trainer.local).clip(self.clamp, 1 - self.clamp), self.network.weights(told.seed)
+        start, frozen = told.start.floats().clip(self.clamp, 1 - self.clamp), self.network.weights(told.seed)
         trained = self.trainer.train(start, frozen=frozen, stats=told.stats, shard=shard, rng=rng)
-        known = context(self.network, told.posterior.theta, Streams(told.seed).at(rng.round, rng.client))
+        known = context(self.network, told, rng.client)
         form, mask, coded = DIVERGED, np.zeros(1, np.uint8), Coded(b"", 0.0)  # any sample of NaN would be zeros
         if not np.isnan(trained.values).any():
             form, (mask, coded) = self.upload_form, self.coding.coder.encode(trained.values, known, private=rng)
@@ -109,16 +109,16 @@ class FedPM:
 
     def remember(self, broadcast: bytes, round: int, memory: bytes = b"") -> bytes:
         """Return what a client keeps of a broadcast, to read brief ones later."""
-        return self.writer.full(self.reader.read(broadcast, round, memory)).payload
+        return self.whole(broadcast, round, memory)
 
     def whole(self, broadcast: bytes, round: int, memory: bytes) -> bytes:
         """Return a broadcast in a form that needs no past."""
-        return self.reader.whole(self.writer, broadcast, round, memory)
+        return self.writer.whole(self.reader.read(broadcast, round, memory)).payload
 
     def received(self, broadcast: bytes, round: int, memory: bytes = b"") -> MaskState:
         """Return the state as a client knows it that was sent a broadcast."""
         told = self.reader.read(broadcast, round, memory)
-        return self._state(round - 1, told.posterior, told.stats, updated=0)
+        return MaskState(round - 1, told.posterior, told.stats, 0, History(self.writer, told))
 
     # -- on the server ------------------------------------------------------------------------------------
 
@@ -147,21 +147,19 @@ class FedPM:
     def aggregate(self, state: MaskState, updates: Iterable[MaskUpdate]) -> MaskState:
         """Fold the clients' masks into the posterior (Algorithm 2), one at a time."""
         arrived = Arrivals(self.network, self.aggregator, relay=self.relay)
-        masks = arrived.fold(updates, state.posterior.theta)
-        number = state.round + 1
-        if not masks.count:  # nobody answered: the belief stays
-            return self._state(number, state.posterior, state.stats, updated=state.updated)
+        masks = arrived.fold(updates, state.start)
+        if not masks.count:
+            return self._unchanged(state)
         posterior = state.learned(masks.total, masks.count, self.lam0, self.reset_every, self.kept)
         added = Addition(
             state.history.content, tuple(arrived.clients), masks.count, self.aggregator.sums, arrived.uploads or b""
         )
         stats = rounded(self.network, arrived.stats.aggregate(state.stats), state.stats)  # as clients can have them
-        after = self._state(number, posterior, stats, updated=number, before=state, added=added)
-        return replace(after, rejected=arrived.rejected)
+        return replace(self._after(state, posterior, stats, added), rejected=arrived.rejected)
 
     def context(self, state: MaskState, client: int) -> Context:
         """Return what a client and the server both know when it answers the next broadcast."""
-        return context(self.network, state.posterior.theta, Streams(self.seed).at(state.round + 1, client))
+        return context(self.network, state.history.content, client)
 
     def to_arrays(self, state: MaskState) -> Arrays:
         """Return a state for a checkpoint."""
@@ -175,18 +173,19 @@ class FedPM:
         history = History.from_arrays(arrays, self.writer, Content(self.seed, round + 1, posterior, stats))
         return MaskState(round, posterior, stats, updated, history)
 
-    def _state(
-        self,
-        round: int,
-        posterior: Posterior,
-        stats: Vector,
-        *,
-        updated: int,
-        before: MaskState | None = None,
-        added: Addition | None = None,
-    ) -> MaskState:
-        past = before.history.window if before else None
-        history = History(self.writer, Content(self.seed, round + 1, posterior, stats), past, added)
+    def _after(self, state: MaskState, posterior: Posterior, stats: Vector, added: Addition) -> MaskState:
+        """Return the state after a round that added something to what its broadcast said."""
+        content = added.before.then(posterior, stats, self.writer.lookahead)
+        history = History(self.writer, content, state.history.window, added)
+        return MaskState(state.round + 1, posterior, stats, state.round + 1, history)
+
+    def _unchanged(self, state: MaskState) -> MaskState:
+        """Return the state after a round that nobody answered: the belief stays, and nothing is ahead of it."""
+        return self._told(state.round + 1, state.posterior, state.stats, updated=state.updated)
+
+    def _told(self, round: int, posterior: Posterior, stats: Vector, *, updated: int) -> MaskState:
+        """Return a state from which clients are told all, and start from that."""
+        history = History(self.writer, Content(self.seed, round + 1, posterior, stats))
         return MaskState(round, posterior, stats, updated, history)
 
     @property

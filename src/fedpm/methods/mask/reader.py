@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,7 +10,6 @@ import numpy.typing as npt
 
 from fedpm.aggregation.posterior import MAX_TOTAL, UNIT, Posterior
 from fedpm.errors import WireError
-from fedpm.methods.base import Broadcast
 from fedpm.methods.mask.downlink import (
     BUILDING,
     HEAD,
@@ -17,14 +17,13 @@ from fedpm.methods.mask.downlink import (
     MAX_PREDICTED,
     MAX_STEPS,
     Content,
-    DownlinkWriter,
     Form,
     context,
     prediction,
 )
 from fedpm.methods.relay import relayed, split
 from fedpm.methods.statistics import read_floats
-from fedpm.rng import SERVER, Streams
+from fedpm.rng import SERVER
 from fedpm.wire.coders.base import Coding
 from fedpm.wire.counts import decode_added, decode_counts
 from fedpm.wire.message import Kind, Message
@@ -39,11 +38,13 @@ _KEPT = 2  # contents that a reader keeps: simulated clients of one process all 
 class DownlinkReader:
     """Reads broadcasts for one network and seed, whose clients' masks are coded by ``coding``.
 
-    Of earlier counts, ``kept`` quarters remain when a round ends.
+    Of earlier counts, ``kept`` quarters remain when a round ends; clients start ahead of broadcasts by ``lookahead``.
     """
 
-    def __init__(self, network: MaskedNetwork, coding: Coding, seed: int, kept: int = UNIT) -> None:
-        self._network, self._coding, self._seed, self._kept = network, coding, seed, kept
+    def __init__(
+        self, network: MaskedNetwork, coding: Coding, seed: int, kept: int = UNIT, lookahead: float = 0.0
+    ) -> None:
+        self._network, self._coding, self._seed, self._kept, self._lookahead = network, coding, seed, kept, lookahead
         self._recent: dict[tuple[bytes, int, bytes], Content] = {}
 
     def __getstate__(self) -> dict[str, object]:
@@ -51,7 +52,7 @@ class DownlinkReader:
         return {**self.__dict__, "_recent": {}}
 
     def read(self, broadcast: bytes, round: int, memory: bytes = b"") -> Content:
-        """Read a broadcast; ``memory`` is the full form of an earlier one, if the client holds any.
+        """Read a broadcast; ``memory`` is an earlier one in a form that needs no past, if the client holds any.
 
         Its arrays must not be changed: the same content may be given to several clients.
         """
@@ -65,8 +66,9 @@ class DownlinkReader:
     def _decode(self, broadcast: bytes, round: int, memory: bytes) -> Content:
         message = Message.from_bytes(broadcast)
         if message.form == Form.BOTH:
-            before, step = self._both(message, round)
-            return self._step(step, round, self._step(before, round - 1, None))
+            before, full = self._both(message, round)
+            content, known = self._step(full, round, None), self._step(before, round - 1, None)
+            return replace(content, before=known, lookahead=self._lookahead)
         if message.form not in BUILDING:
             return self._step(message, round, None)
         chained = message.form == Form.STEPS
@@ -85,24 +87,13 @@ class DownlinkReader:
         return content
 
     def _both(self, message: Message, round: int) -> list[Message]:
-        """Return the full broadcast of the round before and the step from it that a message holds."""
+        """Return the full broadcasts of the round before and of this one that a message holds."""
         *_, coded = self._expected(message, round, 0)
         parts = [Message.from_bytes(payload) for payload in split(coded, 2)]
         forms = [part.form for part in parts]
-        if len(forms) < 2 or forms[0] not in (Form.SEED, Form.COUNTS) or forms[1] not in BUILDING[:-1]:
-            raise WireError(f"broadcast of parts of forms {forms}: should be a full one and a step; it is damaged")
+        if len(forms) < 2 or forms[0] not in (Form.SEED, Form.COUNTS) or forms[1] != Form.COUNTS:
+            raise WireError(f"broadcast of parts of forms {forms}: should be two full ones; it is damaged")
         return parts
-
-    def whole(self, writer: DownlinkWriter, broadcast: bytes, round: int, memory: bytes) -> bytes:
-        """Return a broadcast in a form that needs no past; ``memory`` is the full form of the one before."""
-        content = self.read(broadcast, round, memory)
-        if not writer.ahead or content.before is None:
-            return writer.full(content).payload
-        message = Message.from_bytes(broadcast)
-        if message.form == Form.BOTH:
-            return broadcast
-        steps = split(self._expected(message, round, 0)[-1], MAX_STEPS) if message.form == Form.STEPS else [broadcast]
-        return writer.both(content, memory, Broadcast(steps[-1], 0.0)).payload
 
     def _expected(self, message: Message, round: int, stats: int) -> tuple[int, int, int, bytes]:
         """Return seed, λ0, total and the coded part of the broadcast that is due."""
@@ -133,8 +124,7 @@ class DownlinkReader:
             raise WireError("broadcast has floats that build on another, and itself builds on none: it is damaged")
         if before is None:
             return Content(seed, round, posterior, message.stats)
-        stats = read_floats(self._network, message, before.stats)
-        return Content(seed, round, posterior, stats, before.posterior)
+        return before.then(posterior, read_floats(self._network, message, before.stats), self._lookahead)
 
     def _brief(self, form: int, coded: bytes, total: int, before: Content) -> tuple[int, bool, Counts]:
         """Return how many masks a brief broadcast adds, whether to nothing, and their counts."""
@@ -150,7 +140,7 @@ class DownlinkReader:
         if form == Form.RELAYED:
             added = self._sum(before, uploads)
         elif form == Form.GIVEN_COUNTS:
-            added = decode_added(coded, masks, before.posterior.theta)
+            added = decode_added(coded, masks, before.start)
         elif form == Form.GIVEN_MASKS:
             clients, coded = _read_clients(coded, masks)
             added = prediction(self._network, before, clients).decode(coded)
@@ -166,8 +156,7 @@ class DownlinkReader:
         """Return the sum of relayed masks."""
         added = np.zeros(self._network.size, np.uint32)
         for client, upload in uploads:
-            streams = Streams(before.seed).at(before.round, client)
-            added += self._coding.coder.decode(upload, context(self._network, before.posterior.theta, streams))
+            added += self._coding.coder.decode(upload, context(self._network, before, client))
         return added
 
 

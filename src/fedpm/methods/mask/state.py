@@ -56,6 +56,11 @@ class MaskState:
     history: History
     rejected: Mapping[int, str] = field(default_factory=dict)
 
+    @property
+    def start(self) -> Theta:
+        """θ from which the clients of the next round start."""
+        return self.history.content.start
+
     def learned(self, ones: Counts, masks: int, lam0: int, reset_every: int, kept: int) -> Posterior:
         """Return the posterior after a round that brought so many masks (Algorithm 2)."""
         reset = kept == UNIT and reset_due(self.round + 1, self.updated, reset_every)
@@ -93,7 +98,7 @@ class Arrivals:
         self.rejected: dict[int, str] = {}
 
     def fold(self, updates: Iterable[MaskUpdate], theta: Theta) -> Folded:
-        """Fold the masks that the rule does not leave out; ``theta`` is what clients were sent."""
+        """Fold the masks that the rule does not leave out; ``theta`` is where clients started."""
         if not isinstance(self._rule, Screen):
             return self._rule.fold(self._masks(updates), self._size, np.uint32)
         with SpooledTemporaryFile(HELD) as held:

@@ -77,7 +77,7 @@ class SubAggregator:
             kind, reason = error.kind.encode()[:255], str(error).encode()[:MAX_REASON]
             body += REFUSED.pack(client, len(kind), len(reason)) + kind + reason
         if self._clients:
-            body += encode_added(self._ones, len(self._clients), self._state.posterior.theta).data
+            body += encode_added(self._ones, len(self._clients), self._state.start).data
         floats = np.concatenate([np.zeros(0, np.float32), *self._floats])
         fingerprint = self._method.network.fingerprint(self._method.seed)
         named = (Kind.SUM, self._method.upload_form, fingerprint, self._state.round + 1, self._number)
@@ -103,7 +103,7 @@ def read_subtotal(method: FedPM, state: MaskState, number: int, given: Collectio
         check_statistics(network, row)
     if not masks and rest:
         raise WireError(f"sum of no mask with {len(rest)} bytes of counts: it is damaged")
-    ones = decode_added(rest, masks, state.posterior.theta) if masks else np.zeros(network.size, np.uint32)
+    ones = decode_added(rest, masks, state.start) if masks else np.zeros(network.size, np.uint32)
     return Subtotal(clients, ones, floats, refused)
 
 
@@ -150,14 +150,13 @@ class SummedFedPM(FedPM):
 
     def aggregate(self, state: MaskState, updates: Iterable[MaskSum]) -> MaskState:  # type: ignore[override]
         """Add the sum to the posterior (Algorithm 2)."""
-        number = state.round + 1
         for summed in updates:
             masks = _voted(self, Folded(summed.ones, len(summed.clients)))
             posterior = state.learned(masks.total, masks.count, self.lam0, self.reset_every, self.kept)
             added = Addition(state.history.content, summed.clients, masks.count, self.aggregator.sums)
             stats = rounded(self.network, summed.stats, state.stats)  # so that clients can have the same
-            return self._state(number, posterior, stats, updated=number, before=state, added=added)
-        return self._state(number, state.posterior, state.stats, updated=state.updated)
+            return self._after(state, posterior, stats, added)
+        return self._unchanged(state)
 
 
 def _voted(method: FedPM, votes: Folded) -> Folded:
