@@ -203,9 +203,8 @@ def test_private_steps_see_expected_weights_unless_they_are_the_papers(settings:
 def test_a_file_that_holds_what_auto_came_to_is_told_when_it_would_come_to_something_else(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text(to_toml(resolved(load({"fedpm.effort": "rounds"}))))
     words = (
-        r"^local\.lr_fade = 5\.0, local\.lookahead = 0\.6, codec = 'shared-randomness': what auto had come to, and "
-        r"with fedpm\.effort = 'bits' it would come to something else; --set local\.lr_fade=auto "
-        r"--set local\.lookahead=auto --set codec=auto lets it$"
+        r"^local\.lr_fade = 5\.0, codec = 'shared-randomness': what auto had come to, and with fedpm\.effort = 'bits' it "
+        r"would come to something else; --set local\.lr_fade=auto --set codec=auto lets it$"
     )
     with pytest.warns(UserWarning, match=words) as said:
         mixed = load(tmp_path / "config.toml", ["fedpm.effort=bits"])
@@ -215,7 +214,7 @@ def test_a_file_that_holds_what_auto_came_to_is_told_when_it_would_come_to_somet
         warnings.simplefilter("error")
         load(mixed, {"fedpm.effort": "bits", "rounds": 3})
         load(tmp_path / "config.toml", ["rounds=3", "local.epochs=7"])
-        load(tmp_path / "config.toml", ["fedpm.effort=bits", "codec=auto", "local.lr_fade=0", "local.lookahead=0"])
+        load(tmp_path / "config.toml", ["fedpm.effort=bits", "codec=auto", "local.lr_fade=0"])
         load("quickstart", ["fedpm.effort=rounds"])
 
 

@@ -115,7 +115,7 @@ def beta1(settings: Mapping[str, Any]) -> float | str:
 def lookahead(settings: Mapping[str, Any]) -> float:
     """Return how far clients start ahead: not at all where many come back late, who would be told twice as much."""
     every = _per_round(settings) == settings["clients.total"]
-    return AHEAD if every and settings["fedpm.effort"] == "rounds" and settings["model.weights"] == "random" else 0.0
+    return AHEAD if every and settings["fedpm.effort"] != "paper" and settings["model.weights"] == "random" else 0.0
 
 
 def _per_round(settings: Mapping[str, Any]) -> int:
