@@ -203,8 +203,8 @@ def test_private_steps_see_expected_weights_unless_they_are_the_papers(settings:
 def test_a_file_that_holds_what_auto_came_to_is_told_when_it_would_come_to_something_else(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text(to_toml(resolved(load({"fedpm.effort": "rounds"}))))
     words = (
-        r"^local\.lr_fade = 5\.0, codec = 'shared-randomness': what auto had come to, and with fedpm\.effort = 'bits' it "
-        r"would come to something else; --set local\.lr_fade=auto --set codec=auto lets it$"
+        r"^local\.lr_fade = 5\.0, codec = 'shared-randomness': what auto had come to, and with fedpm\.effort = 'bits' "
+        r"it would come to something else; --set local\.lr_fade=auto --set codec=auto lets it$"
     )
     with pytest.warns(UserWarning, match=words) as said:
         mixed = load(tmp_path / "config.toml", ["fedpm.effort=bits"])
