@@ -65,28 +65,28 @@ def targets() -> list[Target]:
     """Return a message of every coder and of every form of broadcast, and a model file."""
     net = small(60)
     found = []
-    for codec in CODERS.names():
-        width = 61 if codec == "relative-entropy" else 60  # other masks: its broadcasts are not those of the others
-        method = make_fedpm(small(width), codec, reset_every=2)
+    methods = [(codec, make_fedpm(small(width_of(codec)), codec, reset_every=2)) for codec in CODERS.names()]
+    methods.append(("ahead", make_fedpm(small(63), reset_every=2, lookahead=0.6)))
+    for label, method in methods:
         states = [method.init()]
         for _ in range(3):
             states.append(advance(method, states[-1], 6))
         found.append(
-            Target(codec, upload(method, states[-1], 2), partial(read_upload, method, states[-1]), forged_message)
+            Target(label, upload(method, states[-1], 2), partial(read_upload, method, states[-1]), forged_message)
         )
         steps = tuple(method.broadcast(state, since=state.round) for state in states[2:])
-        fulls = [method.broadcast(state) for state in states[-2:]]
+        fulls = [method.writer.full(state.history.content) for state in states[-2:]]
         past = [method.broadcast(state).payload for state in states]
         chain = method.writer.chain(states[-1].history.content, steps)
         for name, message, round, memory in (
             ("seed", method.broadcast(states[0]), 1, b""),
-            ("full", method.broadcast(states[-1]), 4, b""),
+            ("full", fulls[-1], 4, b""),
             ("brief", steps[-1], 4, past[2]),
             ("steps", chain, 4, past[1]),
             ("both", method.writer.both(states[-1].history.content, *fulls), 4, b""),
         ):
             read = partial(read_broadcast, method, round, memory)
-            found.append(Target(f"{codec} {name}", message.payload, read, forged_message))
+            found.append(Target(f"{label} {name}", message.payload, read, forged_message))
     found.append(subtotal(MaskedNetwork(net)))
     thresholded = [spec.name for spec in CODERS if spec.threshold_form is not None]
     found += [mask_by_threshold(MaskedNetwork(net), codec) for codec in thresholded]
@@ -105,6 +105,11 @@ def targets() -> list[Target]:
     found.append(model_file(given, "model file over a base", Streams(3).bits("mask", given.size), base))
     found += over_a_base(given)
     return found
+
+
+def width_of(codec: str) -> int:
+    """Return a width by which broadcasts of other masks are not those of the others."""
+    return 61 if codec == "relative-entropy" else 60
 
 
 QUANTISERS: dict[str, Quantiser] = {
@@ -288,9 +293,9 @@ def read_upload(method: FedPM, state: MaskState, data: bytes) -> bytes:
 
 
 def read_broadcast(method: FedPM, round: int, memory: bytes, data: bytes) -> bytes:
-    """Return what a client that holds an earlier broadcast makes of one."""
+    """Return from where a client starts that holds an earlier broadcast, and what it keeps of the one before."""
     content = method.reader.read(data, round, memory)
-    return content.posterior.theta.floats().tobytes() + content.stats.tobytes()
+    return b"".join(one.start.floats().tobytes() + one.stats.tobytes() for one in (content, content.before or content))
 
 
 def damaged(genuine: bytes, others: list[bytes], rng: random.Random) -> bytes:

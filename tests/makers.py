@@ -1,5 +1,6 @@
 """Methods as tests need them: built by hand, of parts by name."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -30,10 +31,13 @@ def coding_of(name: str) -> Coding:
     return Coding.of(spec, spec.build(spec.settings() if spec.settings else None))
 
 
-def make_fedpm(net: nn.Module | MaskedNetwork, codec: str = "shared-randomness", **settings: Any) -> FedPM:
+def make_fedpm(
+    net: nn.Module | MaskedNetwork, codec: str = "shared-randomness", lookahead: float = 0.0, **settings: Any
+) -> FedPM:
     """Return FedPM on a network, seed 5 unless told otherwise."""
     network = net if isinstance(net, MaskedNetwork) else MaskedNetwork(net)
-    given = {"seed": 5, "trainer": ScoreTrainer(network, LOCAL), "coding": coding_of(codec), **settings}
+    trainer = ScoreTrainer(network, replace(LOCAL, lookahead=lookahead))
+    given = {"seed": 5, "trainer": trainer, "coding": coding_of(codec), **settings}
     return FedPM(network=network, **given)
 
 

@@ -17,7 +17,7 @@ class Window:
     """The broadcast that needs no past, ``whole``, the same of the round ``before``, and brief ones that lead on.
 
     Of ``whole``, ``full`` is what tells this round's θ alone. The last brief one builds on ``before``, each other one
-    on what the one ahead of it leads to. They are kept for as long as they are together shorter than the full one.
+    on what the one ahead of it leads to. They are kept for as long as they are together shorter than ``whole``.
     ``holders`` has each client that holds a broadcast on which one of them builds, with its round.
     """
 
@@ -33,7 +33,7 @@ class Window:
         """Return the window after a round, which these clients answered."""
         steps = (*self.steps, step)
         lengths = list(accumulate(len(one.payload) for one in reversed(steps)))[:MAX_STEPS]
-        oldest = len(steps) - sum(length < len(full.payload) for length in lengths)
+        oldest = len(steps) - sum(length < len(whole.payload) for length in lengths)
         answered = {**self.holders, **dict.fromkeys(clients, round)}
         recent = {client: last for client, last in answered.items() if last > round - len(steps) + oldest}
         return Window(full, whole, self.whole.payload, steps[oldest:], recent)
@@ -72,7 +72,7 @@ class History:
         """The broadcasts of the next round, coded when they are first asked for."""
         full = self.writer.full(self.content)
         if self.past is None or self.added is None:
-            return Window(full, full)
+            return Window(full, self.writer.whole(self.content))
         whole = self.writer.both(self.content, self.past.full, full) if self.content.before else full
         step = self.writer.step(self.content, self.added)
         return self.past.then(full, whole, step, self.added.clients, self.content.round - 1)
