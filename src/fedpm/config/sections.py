@@ -153,6 +153,11 @@ class LocalConfig(Settings):
         "Adam's ε as a share of a layer's gradients: a weight whose gradients are small beside them moves less; 0: all "
         "move equally far; 1 suits clients that lack classes (docs/start.md); auto: as tuned for the algorithm",
     )
+    whiten: bool | Literal["auto"] = setting(
+        "auto",
+        "even out the directions of each layer's gradient before a step, so that what all inputs share does not drown "
+        "the rest (docs/start.md); not for private steps; auto: as tuned for the algorithm",
+    )
     float_lr: float = setting(
         0.001, "rate of Adam on parameters that are trained as floats, such as the scales of norm layers", gt=0
     )

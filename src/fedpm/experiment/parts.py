@@ -61,6 +61,7 @@ def method_of(
                 lr_warmup=config.local.lr_warmup,
                 beta1=None if config.local.adam_beta1 == "auto" else config.local.adam_beta1,
                 epsilon=float(config.local.adam_epsilon),
+                whiten=bool(config.local.whiten),
                 float_lr=config.local.float_lr,
                 gradient=config.local.gradient,
                 task=task,

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -19,6 +20,7 @@ from fedpm.training.evaluation import score
 from fedpm.training.features import skipped
 from fedpm.training.optimiser import Optimiser
 from fedpm.training.task import Task
+from fedpm.training.whitening import whiten
 from fedpm.wire.theta import Vector
 
 CPU = torch.device("cpu")
@@ -41,6 +43,7 @@ class Local:
         beta1: Adam's β1, the share of the mean gradient of earlier steps that a step keeps; None for a memory of a
             sixth of a round's steps.
         epsilon: Adam's ε as a share of a layer's gradients: a value whose gradients are small beside them moves less.
+        whiten: whether the directions of each layer's gradient are evened out before the optimiser sees it.
         float_lr: the rate of Adam on parameters that are trained as floats beside the others.
         travel: how far a value goes in a round at the ruled rate: if all steps agree with ``exponent`` 1, if they pull
             to and fro with ½.
@@ -63,6 +66,7 @@ class Local:
     lr_warmup: float = 0.0
     beta1: float | None = 0.9
     epsilon: float = 0.0
+    whiten: bool = False
     float_lr: float = 0.001
     travel: float = 1.0
     most: float = 1.0
@@ -159,6 +163,7 @@ def fit(
     floats = {name: rest[name].detach().requires_grad_() for name in network.trained}
     rest |= floats
     beside = Optimiser("adam", floats.values(), how.float_lr)
+    in_precision = partial(torch.autocast, how.device.type, how.precision, enabled=how.precision != torch.float32)
     network.train()
     with module_randomness(rng, how.device):
         for epoch in range(how.epochs):
@@ -167,9 +172,12 @@ def fit(
                 steps.prepare()
                 if shard.held is not None and not figures:
                     figures["client_before"] = _scored(network, steps, rest, shard.held, how)
-                with torch.autocast(how.device.type, how.precision, enabled=how.precision != torch.float32):
+                with in_precision():
                     loss = how.task.loss(_adjusted(network.forward(steps.weights, rest, x), shard, how), y)
                 loss.backward()  # type: ignore[no-untyped-call]
+                if how.whiten:
+                    with in_precision():
+                        whiten(steps.weights.values())
                 steps.learn()
                 beside.step()
                 beside.zero_grad()

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fedpm.training.private import PrivateScoreTrainer
     from fedpm.training.scores import ScoreTrainer
 
-TRAVEL = {"rounds": 2.0, "balanced": 1.0, "bits": 2.0}
+TRAVEL = {"rounds": 1.5, "balanced": 1.0, "bits": 2.0}
 EXPONENT = {"rounds": 0.5, "balanced": 0.5, "bits": 1.0}
 """The rate is ``TRAVEL`` / steps^``EXPONENT``. Adam moves a score by about its rate a step, and steps do not all agree:
 at a rate of 1/√steps a score that they pull to and fro goes equally far in a round, however many they are."""
@@ -42,7 +42,7 @@ class FedPMSettings(Settings):
 
     effort: Literal["rounds", "balanced", "bits", "paper"] = setting(
         "rounds",
-        "what local.lr = 'auto' spares: rounds (2/√steps, at most 0.7), bits (2/steps) or some of both (balanced: "
+        "what local.lr = 'auto' spares: rounds (1.5/√steps, at most 0.7), bits (2/steps) or some of both (balanced: "
         "1/√steps); steps are a client's in a round. paper: 0.1",
     )
     forward: Literal["auto", "expected", "sampled"] = setting(
@@ -110,6 +110,11 @@ def beta1(settings: Mapping[str, Any]) -> float | str:
     held = epsilon(settings) if settings["local.adam_epsilon"] == "auto" else settings["local.adam_epsilon"]
     ruled = settings["fedpm.effort"] != "paper" and settings["model.weights"] == "random" and not held
     return "auto" if ruled else 0.9
+
+
+def whiten(settings: Mapping[str, Any]) -> bool:
+    """Return whether the directions of gradients are evened out: over random weights everybody learns sooner."""
+    return bool(settings["fedpm.effort"] != "paper" and settings["model.weights"] == "random")
 
 
 def lookahead(settings: Mapping[str, Any]) -> float:
@@ -181,6 +186,7 @@ TUNED: Mapping[str, Any] = {
     "local.lr_fade": fade,
     "local.adam_beta1": beta1,
     "local.adam_epsilon": epsilon,
+    "local.whiten": whiten,
     "local.lookahead": lookahead,
     "fedpm.forward": forward,
     "aggregation.discount": discount,
