@@ -56,9 +56,14 @@ def score(task: str, seed: int, chosen: list[str]) -> dict[str, Any]:
     return {
         "task": task, "settings": chosen, "seed": seed,
         "accuracy": {at + 1: found for at, found in enumerate(accuracy) if at < 3 or at % 5 == 4},
-        "rounds_8_to_12": round(fmean(accuracy[7:12]), 4), "last_five": round(fmean(accuracy[-5:]), 4),
+        "rounds_8_to_12": mean(accuracy[7:12]), "last_five": mean(accuracy[-5:]),
         "mb": round(sent / 1e6, 2),
     }  # fmt: skip
+
+
+def mean(accuracies: list[float]) -> float | None:
+    """Return the mean, if a run was long enough to have one."""
+    return round(fmean(accuracies), 4) if accuracies else None
 
 
 def main(parser: argparse.ArgumentParser, arguments: list[str]) -> None:

@@ -177,6 +177,24 @@ def test_beta1_is_a_rule_where_it_was_found_to_help(settings: list[str], beta1: 
     assert resolved(load(None, ["clients.total=10", *settings])).local.adam_beta1 == beta1
 
 
+@pytest.mark.parametrize(
+    ("settings", "whiten"),
+    [
+        ([], True),
+        (["clients.sampled=5"], True),
+        (["fedpm.effort=bits"], False),
+        (["fedpm.effort=paper"], False),
+        (["fedpm.effort=bits", "local.whiten=true"], True),
+        (["model.weights=given", "model.name=minilm"], False),
+        (["algorithm=eden"], False),
+        (["algorithm=eden", "local.whiten=true"], True),
+        (["privacy.unit=client", "privacy.epsilon=8"], False),
+    ],
+)
+def test_gradients_are_whitened_where_that_was_found_to_help(settings: list[str], whiten: bool) -> None:
+    assert resolved(load(None, ["clients.total=10", *settings])).local.whiten is whiten
+
+
 PRIVATE = ["privacy.unit=example", "privacy.epsilon=8"]
 
 
@@ -203,8 +221,9 @@ def test_private_steps_see_expected_weights_unless_they_are_the_papers(settings:
 def test_a_file_that_holds_what_auto_came_to_is_told_when_it_would_come_to_something_else(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text(to_toml(resolved(load({"fedpm.effort": "rounds"}))))
     words = (
-        r"^local\.lr_fade = 5\.0, codec = 'shared-randomness': what auto had come to, and with fedpm\.effort = 'bits' "
-        r"it would come to something else; --set local\.lr_fade=auto --set codec=auto lets it$"
+        r"^local\.lr_fade = 5\.0, local\.whiten = True, codec = 'shared-randomness': what auto had come to, and with "
+        r"fedpm\.effort = 'bits' it would come to something else; --set local\.lr_fade=auto "
+        r"--set local\.whiten=auto --set codec=auto lets it$"
     )
     with pytest.warns(UserWarning, match=words) as said:
         mixed = load(tmp_path / "config.toml", ["fedpm.effort=bits"])
@@ -214,7 +233,7 @@ def test_a_file_that_holds_what_auto_came_to_is_told_when_it_would_come_to_somet
         warnings.simplefilter("error")
         load(mixed, {"fedpm.effort": "bits", "rounds": 3})
         load(tmp_path / "config.toml", ["rounds=3", "local.epochs=7"])
-        load(tmp_path / "config.toml", ["fedpm.effort=bits", "codec=auto", "local.lr_fade=0"])
+        load(tmp_path / "config.toml", ["fedpm.effort=bits", "codec=auto", "local.lr_fade=0", "local.whiten=auto"])
         load("quickstart", ["fedpm.effort=rounds"])
 
 

@@ -31,7 +31,7 @@ def whitened(gradient: torch.Tensor) -> torch.Tensor:
         return gradient
     tiny = torch.finfo(gradient.dtype).tiny
     length = gradient.norm()
-    matrix = (gradient if rows <= columns else gradient.T) / length.clamp(min=tiny)
+    matrix: torch.Tensor = (gradient if rows <= columns else gradient.T) / length.clamp(min=tiny)
     for _ in range(STEPS):
         square = matrix @ matrix.T
         matrix = LINEAR * matrix + (CUBIC * square + QUINTIC * square @ square) @ matrix

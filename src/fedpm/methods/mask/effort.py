@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fedpm.training.private import PrivateScoreTrainer
     from fedpm.training.scores import ScoreTrainer
 
-TRAVEL = {"rounds": 1.5, "balanced": 1.0, "bits": 2.0}
+TRAVEL = {"rounds": 2.0, "balanced": 1.0, "bits": 2.0}
 EXPONENT = {"rounds": 0.5, "balanced": 0.5, "bits": 1.0}
 """The rate is ``TRAVEL`` / steps^``EXPONENT``. Adam moves a score by about its rate a step, and steps do not all agree:
 at a rate of 1/√steps a score that they pull to and fro goes equally far in a round, however many they are."""
@@ -42,7 +42,7 @@ class FedPMSettings(Settings):
 
     effort: Literal["rounds", "balanced", "bits", "paper"] = setting(
         "rounds",
-        "what local.lr = 'auto' spares: rounds (1.5/√steps, at most 0.7), bits (2/steps) or some of both (balanced: "
+        "what local.lr = 'auto' spares: rounds (2/√steps, at most 0.7), bits (2/steps) or some of both (balanced: "
         "1/√steps); steps are a client's in a round. paper: 0.1",
     )
     forward: Literal["auto", "expected", "sampled"] = setting(
@@ -113,8 +113,8 @@ def beta1(settings: Mapping[str, Any]) -> float | str:
 
 
 def whiten(settings: Mapping[str, Any]) -> bool:
-    """Return whether the directions of gradients are evened out: over random weights everybody learns sooner."""
-    return bool(settings["fedpm.effort"] != "paper" and settings["model.weights"] == "random")
+    """Return whether the directions of gradients are evened out: rounds teach more, for more bytes."""
+    return bool(settings["fedpm.effort"] == "rounds" and settings["model.weights"] == "random")
 
 
 def lookahead(settings: Mapping[str, Any]) -> float:
