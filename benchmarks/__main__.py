@@ -16,6 +16,7 @@ from fedpm.files import write_atomically
 MEASUREMENTS = {
     "startup": "what a user waits for at first",
     "step": "a masked training step beside a dense one (processor time of one core)",
+    "whitening": "a step on whitened gradients beside a plain one (processor time of one core)",
     "round": "a whole round beside its bare steps, and beside research code (processor time of one core)",
     "features": "frozen lower layers that run once: a client with and without (processor time of one core)",
     "workers": "two worker processes beside one, and beside two threads (by the clock)",

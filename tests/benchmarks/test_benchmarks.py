@@ -7,7 +7,8 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from benchmarks import drills, memory, norms, secure_sum, server, step, studies
+import torch
+from benchmarks import drills, memory, norms, secure_sum, server, step, studies, whitening
 from benchmarks.__main__ import MEASUREMENTS, SCRIPTS, main
 from benchmarks.experiments import noise_experiment
 from benchmarks.research_code import ResearchNetwork, train_round
@@ -76,6 +77,12 @@ def test_cases_take_turns() -> None:
     seconds = timed({"a": lambda: order.append("a"), "b": lambda: order.append("b")}, repeats=3)
     assert order == ["a", "b"] * 3
     assert all(value >= 0 for value in seconds.values())
+
+
+def test_a_whitened_step_is_measured_beside_a_plain_one() -> None:
+    row = whitening.measure("conv4-slim", (1, 8, 8), 2, torch.float32)
+    assert row["network"] == "conv4-slim, 1×8×8, batch 2"
+    assert row["whitened / plain"] > 0
 
 
 @pytest.mark.slow
