@@ -95,5 +95,8 @@ def test_layers_of_any_kind_can_be_whitened() -> None:
     layers = nn.ModuleList([nn.Conv1d(3, 5, 2), nn.ConvTranspose2d(3, 5, 2), nn.Embedding(9, 4), nn.GRU(3, 4)])
     for parameter in layers.parameters():
         parameter.grad = torch.ones_like(parameter)
+    before = [gradient_of(parameter).norm() for parameter in layers.parameters()]
     whiten(layers.parameters())
+    after = [gradient_of(parameter).norm() for parameter in layers.parameters()]
+    assert torch.allclose(torch.stack(after), torch.stack(before), rtol=1e-4)
     assert all(gradient_of(parameter).shape == parameter.shape for parameter in layers.parameters())
