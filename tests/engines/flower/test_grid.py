@@ -461,6 +461,26 @@ def test_a_node_that_claims_the_clients_of_others_is_refused_by_name(capsys: pyt
     assert result.rounds[1]["faults"] == {"absent": 1}
 
 
+def test_a_claim_that_comes_while_a_round_goes_on_is_told_with_that_round() -> None:
+    with nodes([0, 0, 1], 2, clients={"total": 2}, rounds=1) as cluster:
+        owners, held, honest = cluster.registered(), list[Message](), cluster.answer
+        liar = next(iter(owners))
+
+        def claim_late(message: Message, context: Context) -> Message | None:
+            if message.metadata.message_type == "query" and context.node_id == liar:
+                held.append(raw(message, clients=[0, 1]))
+                return None
+            while message.metadata.message_type != "query" and held:
+                cluster.send(held.pop())
+            return honest(message, context)
+
+        cluster.answer = claim_late  # type: ignore[method-assign]
+        fleet = cluster.fleet(quorum=2, deadline=60, owned=lambda node: [] if node == liar else owners[node])
+        result = train(cluster, fleet)
+    assert result.rounds[0]["faults"] == {"wrong node": 2}
+    assert "is registered for none" in result.rounds[0]["rejected"]["0"]
+
+
 def test_a_node_that_is_not_in_the_table_hosts_nobody() -> None:
     with nodes([0, 1], 2, clients={"total": 2}, rounds=1) as cluster:
         second = list(cluster.registered())[1]

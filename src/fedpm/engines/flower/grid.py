@@ -105,6 +105,7 @@ class Fleet:
             absent = Reply(task.client, Fault("absent", "its node is not connected"), sent=0, received=0)
             yield answers.get(task.client, absent)
         yield from late
+        self._hear()  # who was asked when the round began, and has answered since
         yield from self._refused
         self._refused = []
 
@@ -198,11 +199,15 @@ class Fleet:
         for node in sorted(online - set(self._hosted) - set(self._queries.values())):
             query = messages.write_query(node, self._limits.patience + _AFTERLIFE)
             self._queries.update(dict.fromkeys(self._push(query), node))
+        self._hear()
+        return {client: node for node, clients in self._hosted.items() for client in clients}
+
+    def _hear(self) -> None:
+        """Take up what nodes that were asked say that they host."""
         if self._queries:
             for reply in self._grid.pull_messages(list(self._queries)):
                 node = self._queries.pop(reply.metadata.reply_to_message_id)
                 self._admit(node, replies.read_hosted(reply, self._total))
-        return {client: node for node, clients in self._hosted.items() for client in clients}
 
     def _admit(self, node: int, clients: list[int] | Fault) -> None:
         """Take up what a node hosts; a client that another node hosts stays with that one."""
