@@ -189,7 +189,7 @@ def test_all_config_errors_at_once_and_exit_code_two() -> None:
         (["run", "--out", "/dev/null/x"], 1, "Not a directory; nothing was begun"),
         (["model", "inspect", "missing.fedpm"], 1, "missing.fedpm: there is no such file or folder"),
         (["model", "export", "missing.fedpm"], 2, "give one of --onnx OUT and --torch OUT"),
-        (["study", "run", "nonsense"], 2, "there is no such study; there are: coders, effort"),
+        (["study", "run", "nonsense"], 2, "there is no such study; there are: ablation, coders, effort"),
         (["study", "run", "iid-digits", "--set", "rounds=0"], 2, "rounds = 0"),
         (["report", "nowhere"], 1, "nowhere: there is no such file or folder; give what fedpm run or study run wrote"),
     ],
