@@ -188,7 +188,7 @@ def resolved(config: Config) -> Config:
 def _tuned(config: Config) -> dict[str, Any]:
     """Return what ``auto`` means for an algorithm by key: a value, or a function of all settings."""
     method = METHODS[config.algorithm]
-    plain = {"model.init": "half", "local.lr_fade": 0.0, "aggregator": "mean"}
+    plain = {"model.init": "half", "local.lr_fade": 0.0, "aggregator": "mean", "average": 0.0}
     plain |= {"local.adam_beta1": 0.9, "local.adam_epsilon": 0.0, "local.whiten": False, "local.lookahead": 0.0}
     return {**plain, **method.private.get(config.privacy.unit, method.tuned)}
 

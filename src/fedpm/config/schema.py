@@ -5,7 +5,7 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, create_model, model_validator
+from pydantic import AfterValidator, Field, create_model, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
@@ -73,6 +73,11 @@ class Config(Settings):
     keep: Literal["last", "best"] = setting(
         "last", "the round whose model is shipped: the last, or the best on validation data"
     )
+    average: Annotated[float, Field(ge=0, le=1)] | Literal["auto"] = setting(
+        "auto",
+        "score and ship the mean over about this share of the rounds so far, which has less noise; clients go on from "
+        "the last round; 0: the last round alone (docs/start.md); auto: as tuned for the algorithm",
+    )
     tensorboard: bool = setting(False, "also write TensorBoard events into the run folder", changes_results=False)
     mlflow: bool = setting(False, "also tell MLflow of each round (docs/control.md)", changes_results=False)
     wandb: bool = setting(False, "also tell Weights & Biases of each round (docs/control.md)", changes_results=False)
@@ -109,6 +114,23 @@ class Config(Settings):
             raise ValueError(
                 f"aggregation.relay = true passes single uploads on, and with codec = {self.codec!r} nobody has any: "
                 "use 'auto' or false"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _average(self) -> Self:
+        if self.average in ("auto", 0):
+            return self
+        if "average" not in METHODS[self.algorithm].tuned:
+            able = ", ".join(repr(spec.name) for spec in METHODS if "average" in spec.tuned)
+            raise ValueError(
+                f"average = {self.average}: algorithm = {self.algorithm!r} ships the last round alone; use 0, or one "
+                f"of {able}"
+            )
+        if self.evaluation.at == "clients":
+            raise ValueError(
+                f"average = {self.average}: with evaluation.at = 'clients' networks are scored by clients, who know "
+                "the last round alone; use 0, or evaluation.at = 'server'"
             )
         return self
 

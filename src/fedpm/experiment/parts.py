@@ -77,6 +77,7 @@ def method_of(
             clients=config.clients.total,
             example=dataset.test.x[:1],
             held_out=held_out if config.evaluation.at == "server" and len(held_out) else None,
+            average=float(config.average),
             tables=tables,
         )
     )

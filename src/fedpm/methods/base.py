@@ -89,6 +89,7 @@ class Ingredients:
         clients: all clients, N.
         example: one input, of which the form counts, for methods that look at the network before training.
         held_out: what the server holds out, if anything.
+        average: the share of the rounds so far whose mean is scored and shipped.
         tables: the tables of settings that the method's spec names, nothing in them ``auto`` that ``tuned`` settles.
     """
 
@@ -102,6 +103,7 @@ class Ingredients:
     clients: int = 1
     example: npt.NDArray[Any] | None = None
     held_out: Shard | None = None
+    average: float = 0.0
     tables: Mapping[str, Settings] = field(default_factory=dict)
 
 

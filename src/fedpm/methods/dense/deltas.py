@@ -16,6 +16,7 @@ import numpy as np
 from fedpm.aggregation.base import Aggregator
 from fedpm.aggregation.mean import Mean
 from fedpm.errors import WireError
+from fedpm.methods.averaging import averaged, read_average
 from fedpm.methods.base import DIVERGED, Arrays, Broadcast, ClientResult, check_form
 from fedpm.methods.dense.gaussian import GaussianLevels
 from fedpm.methods.dense.quantiser import Quantised, Quantiser, Trainer, the_mean
@@ -42,7 +43,8 @@ class Deltas:
 
     ``direction`` makes the server's step of the mean change: the mean itself, or its sign for a majority vote.
     ``down`` quantises what clients are told to add, if ``broadcast_as`` is "quantised". What it leaves out is added to
-    the next step (error feedback), so it should lose less than all: a normalised error below 1.
+    the next step (error feedback), so it should lose less than all: a normalised error below 1. ``average`` is the
+    share of the rounds so far whose mean weights are scored; 0 for the last round's alone.
     """
 
     network: MaskedNetwork
@@ -56,6 +58,7 @@ class Deltas:
     broadcast_as: str = "relay"
     down: Quantiser = field(default_factory=lambda: GaussianLevels(1))
     direction: Callable[[Any], Any] = the_mean
+    average: float = 0.0
     modes: tuple[str, ...] = ("weights",)
     final_modes: tuple[str, ...] = ("weights",)
 
@@ -168,7 +171,9 @@ class Deltas:
         if step is not None:
             before = self._full(self._content(state)).payload
             past = state.past.then(before, step, arrived.clients, number, 4 * self.network.size)
-        return DenseState(number, state.steps + 1, weights, arrived.stats.aggregate(state.stats), told, past)
+        stats = arrived.stats.aggregate(state.stats)
+        average = averaged(state.average, weights, stats, share=self.average, round=number)
+        return DenseState(number, state.steps + 1, weights, stats, told, past, average)
 
     def _stepped(self, weights: Vector, round: int, changes: Iterable[Vector]) -> Vector:
         """Return the weights after a round's changes; a client to which uploads are passed on does the same."""
@@ -213,13 +218,13 @@ class Deltas:
         """Return a state for a checkpoint."""
         numbers = np.array([state.round, state.steps])
         arrays = {"dense_state": numbers, "weights": state.weights, "stats": state.stats, "told": state.told}
-        return {**arrays, **state.past.to_arrays()}
+        return {**arrays, **(state.average.to_arrays() if state.average else {}), **state.past.to_arrays()}
 
     def from_arrays(self, arrays: Arrays) -> DenseState:
         """Return the state of a checkpoint."""
         round, steps = arrays["dense_state"].tolist()
         told, past = arrays["told"], Past.from_arrays(arrays)
-        return DenseState(round, steps, arrays["weights"], arrays["stats"], told, past)
+        return DenseState(round, steps, arrays["weights"], arrays["stats"], told, past, read_average(arrays))
 
     # -- the global model ---------------------------------------------------------------------------------
 
@@ -228,8 +233,8 @@ class Deltas:
 
     def module(self, state: DenseState, mode: str) -> nn.Module:
         """Return the network with the global weights."""
-        return self.network.module(state.weights, state.stats)
+        return self.network.module(state.scored.values, state.scored.stats)
 
     def stats(self, state: DenseState) -> Vector:
         """Return the norm layers' statistics."""
-        return state.stats
+        return state.scored.stats

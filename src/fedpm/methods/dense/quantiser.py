@@ -89,6 +89,7 @@ TUNED = {
     "local.lr_fade": 5.0,
     "local.adam_beta1": lambda settings: "auto" if settings["model.weights"] == "random" else 0.9,
     "dense.server_decay": 1.0,
+    "average": 0.0,
 }
 """What ``auto`` means, unless a method says otherwise."""
 
@@ -129,6 +130,7 @@ def register_quantiser(
             broadcast_as=dense.broadcast,
             down=GaussianLevels(dense.broadcast_bits),
             direction=direction(own),
+            average=given.average,
         )
 
     build.__module__ = quantiser.__module__

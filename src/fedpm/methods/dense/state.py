@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedpm.methods.averaging import Average
 from fedpm.methods.base import Arrays
 from fedpm.methods.relay import join, relay, split
 from fedpm.methods.statistics import Floats
@@ -68,7 +69,8 @@ class Past:
 class DenseState:
     """The server's state; after ``steps`` = 0 steps the weights are those of the seed.
 
-    ``told`` are the weights that clients are given: the server's own, or what quantised steps led to.
+    ``told`` are the weights that clients are given: the server's own, or what quantised steps led to. ``average`` is
+    the mean of the last rounds, if there is one.
     """
 
     round: int
@@ -77,6 +79,12 @@ class DenseState:
     stats: Vector
     told: Vector
     past: Past = field(default_factory=Past)
+    average: Average | None = None
+
+    @property
+    def scored(self) -> Average:
+        """Weights and statistics of the network that is scored and shipped."""
+        return self.average or Average(self.weights, self.stats)
 
 
 @dataclass(frozen=True)

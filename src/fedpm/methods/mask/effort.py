@@ -26,6 +26,8 @@ FIRST = {"rounds": 12.0, "balanced": 4.8, "bits": 3.2}
 """How far a score can go in the first round at least, if θ starts at 0 or 1: it has to cross from its clamp then."""
 FADE = {"rounds": 5.0, "balanced": 12.0}
 """The rate falls as 1/√(1 + (t − 1)/T): it halves the bits, and the expected network learns no less."""
+AVERAGE = 0.25
+"""The share of the rounds so far whose mean θ becomes the mask."""
 AHEAD = 0.6
 """How far clients start ahead of a broadcast, as a share of what changed since the one before."""
 PAPER = 0.1
@@ -123,6 +125,12 @@ def lookahead(settings: Mapping[str, Any]) -> float:
     return AHEAD if every and settings["fedpm.effort"] != "paper" and settings["model.weights"] == "random" else 0.0
 
 
+def average(settings: Mapping[str, Any]) -> float:
+    """Return the share of the rounds whose mean is shipped: clients that score a network know the last round alone."""
+    ours = settings["fedpm.effort"] != "paper" and settings["model.weights"] == "random"
+    return AVERAGE if ours and settings["evaluation.at"] == "server" else 0.0
+
+
 def _per_round(settings: Mapping[str, Any]) -> int:
     return int(settings["clients.sampled"] or round((settings["clients.rho"] or 1.0) * settings["clients.total"]))
 
@@ -190,6 +198,7 @@ TUNED: Mapping[str, Any] = {
     "local.lookahead": lookahead,
     "fedpm.forward": forward,
     "aggregation.discount": discount,
+    "average": average,
     "codec": coder,
     "aggregator": rule,
 }

@@ -40,6 +40,7 @@ def build(given: Ingredients) -> FedPM:
         form=given.coding.threshold_form,
         aggregator=given.aggregator,
         clamp=settings.clamp,
+        average=given.average,
         modes=("thresholded", "expected"),
         final_modes=("thresholded",),
     )
@@ -56,6 +57,7 @@ register(
             "model.init": "kaiming",
             "local.lr": lambda settings: "auto",
             "local.lr_decay": 1.0,
+            "average": 0.0,
             "codec": "side-information",
         },
     )

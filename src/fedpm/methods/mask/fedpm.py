@@ -13,6 +13,7 @@ from fedpm.aggregation.base import Aggregator
 from fedpm.aggregation.mean import Mean
 from fedpm.aggregation.posterior import UNIT, AggregationSettings, Posterior, kept_quarters, resets
 from fedpm.errors import ConfigError
+from fedpm.methods.averaging import averaged
 from fedpm.methods.base import DIVERGED, Arrays, Broadcast, ClientResult, Ingredients, check_form
 from fedpm.methods.mask.downlink import Addition, Content, DownlinkWriter, context
 from fedpm.methods.mask.effort import PRIVATE, TUNED, FedPMSettings, networks, trainer
@@ -56,6 +57,7 @@ class FedPM:
         relay: whether broadcasts may pass the last uploads on where that is shorter.
         clamp: clients start from θ in [clamp, 1 − clamp].
         calibration: rounds θ to a mask that keeps what layers give, on examples of the server's.
+        average: the share of the rounds so far whose mean θ becomes a mask; 0 for the last round's alone.
         modes: the global networks that are evaluated; ``final_modes`` are those that can be shipped.
     """
 
@@ -71,6 +73,7 @@ class FedPM:
     relay: bool = True
     clamp: float = CLAMP
     calibration: Calibration | None = None
+    average: float = 0.0
     modes: tuple[str, ...] = ("sampled", "thresholded", "expected")
     final_modes: tuple[str, ...] = ("sampled", "thresholded")
 
@@ -86,8 +89,8 @@ class FedPM:
 
     def init(self) -> MaskState:
         """Return the state before the first round: nothing but what the seed implies."""
-        initial = Posterior.initial(self.network, self.seed)
-        return self._told(0, initial, self.network.initial_stats(), updated=0)
+        initial, stats = Posterior.initial(self.network, self.seed), self.network.initial_stats()
+        return MaskState(0, initial, stats, 0, self._anew(0, initial, stats))
 
     # -- on the client ------------------------------------------------------------------------------------
 
@@ -151,9 +154,8 @@ class FedPM:
         if not masks.count:
             return self._unchanged(state)
         posterior = state.learned(masks.total, masks.count, self.lam0, self.reset_every, self.kept)
-        added = Addition(
-            state.history.content, tuple(arrived.clients), masks.count, self.aggregator.sums, arrived.uploads or b""
-        )
+        told, clients = state.history.content, tuple(arrived.clients)
+        added = Addition(told, clients, masks.count, self.aggregator.sums, arrived.uploads or b"")
         stats = rounded(self.network, arrived.stats.aggregate(state.stats), state.stats)  # as clients can have them
         return replace(self._after(state, posterior, stats, added), rejected=arrived.rejected)
 
@@ -163,30 +165,27 @@ class FedPM:
 
     def to_arrays(self, state: MaskState) -> Arrays:
         """Return a state for a checkpoint."""
-        numbers = np.array([state.round, state.updated, state.posterior.total, state.posterior.learned])
-        return {"mask_state": numbers, "ones": state.posterior.ones, "stats": state.stats, **state.history.to_arrays()}
+        return state.to_arrays()
 
     def from_arrays(self, arrays: Arrays) -> MaskState:
         """Return the state of a checkpoint."""
-        round, updated, total, learned = arrays["mask_state"].tolist()
-        posterior, stats = Posterior(arrays["ones"], total, self.lam0 if learned else 1, bool(learned)), arrays["stats"]
-        history = History.from_arrays(arrays, self.writer, Content(self.seed, round + 1, posterior, stats))
-        return MaskState(round, posterior, stats, updated, history)
+        return MaskState.from_arrays(arrays, self.writer, self.seed, self.lam0)
 
     def _after(self, state: MaskState, posterior: Posterior, stats: Vector, added: Addition) -> MaskState:
         """Return the state after a round that added something to what its broadcast said."""
         content = added.before.then(posterior, stats, self.writer.lookahead)
-        history = History(self.writer, content, state.history.window, added)
-        return MaskState(state.round + 1, posterior, stats, state.round + 1, history)
+        history, number = History(self.writer, content, state.history.window, added), state.round + 1
+        mean = averaged(state.average, posterior.theta.floats(), stats, share=self.average, round=number)
+        return MaskState(number, posterior, stats, number, history, average=mean)
 
     def _unchanged(self, state: MaskState) -> MaskState:
         """Return the state after a round that nobody answered: the belief stays, and nothing is ahead of it."""
-        return self._told(state.round + 1, state.posterior, state.stats, updated=state.updated)
+        history = self._anew(state.round + 1, state.posterior, state.stats)
+        return replace(state, round=state.round + 1, history=history, rejected={})
 
-    def _told(self, round: int, posterior: Posterior, stats: Vector, *, updated: int) -> MaskState:
-        """Return a state from which clients are told all, and start from that."""
-        history = History(self.writer, Content(self.seed, round + 1, posterior, stats))
-        return MaskState(round, posterior, stats, updated, history)
+    def _anew(self, round: int, posterior: Posterior, stats: Vector) -> History:
+        """Return a history from which clients are told all, and start from that."""
+        return History(self.writer, Content(self.seed, round + 1, posterior, stats))
 
     @property
     def upload_form(self) -> int:
@@ -197,22 +196,23 @@ class FedPM:
 
     def mask(self, state: MaskState, mode: str) -> Mask | Vector:
         """Return the global mask: one sample of Bern(θ), θ > 0.5, θ rounded by layers, or θ itself (expected)."""
-        theta = state.posterior.theta.floats()
         if mode == "expected":
-            return theta
+            return state.posterior.theta.floats()
+        theta = state.scored.values
         if mode == "thresholded":
             return (theta > 0.5).astype(np.uint8)
         if mode == "calibrated" and self.calibration is not None:
-            return self.calibration.mask(theta, self.network.weights(self.seed), state.stats)
+            return self.calibration.mask(theta, self.network.weights(self.seed), state.scored.stats)
         return sample_mask(theta, Streams(self.seed).at(state.round).uint32("global mask", len(theta)))
 
     def module(self, state: MaskState, mode: str) -> nn.Module:
         """Return the frozen network under the global mask."""
-        return self.network.masked_module(self.mask(state, mode), self.seed, state.stats)
+        shown = state if mode == "expected" else state.scored
+        return self.network.masked_module(self.mask(state, mode), self.seed, shown.stats)
 
     def stats(self, state: MaskState) -> Vector:
         """Return the norm layers' statistics."""
-        return state.stats
+        return state.scored.stats
 
 
 def build(given: Ingredients) -> FedPM:
@@ -230,6 +230,7 @@ def build(given: Ingredients) -> FedPM:
         reset_every=resets(settings.reset_every, given.clients, given.per_round),
         kept=kept_quarters(settings.discount, given.per_round),
         relay=settings.relay is not False,
+        average=given.average,
         **networks(given),
     )
 

@@ -12,6 +12,9 @@ import numpy.typing as npt
 
 from fedpm.aggregation.base import Aggregator, Folded, Screen
 from fedpm.aggregation.posterior import UNIT, Posterior, reset_due
+from fedpm.methods.averaging import Average, read_average
+from fedpm.methods.base import Arrays
+from fedpm.methods.mask.downlink import Content, DownlinkWriter
 from fedpm.methods.mask.history import History
 from fedpm.methods.relay import relay
 from fedpm.methods.statistics import Floats
@@ -46,7 +49,8 @@ HELD = 2**26
 class MaskState:
     """The server's state; ``updated`` is the last round that brought masks, 0 if none did.
 
-    ``rejected`` says whose uploads the rule left out of the last round, and why.
+    ``rejected`` says whose uploads the rule left out of the last round, and why; ``average`` is the mean of the last
+    rounds, if there is one.
     """
 
     round: int
@@ -55,6 +59,12 @@ class MaskState:
     updated: int
     history: History
     rejected: Mapping[int, str] = field(default_factory=dict)
+    average: Average | None = None
+
+    @property
+    def scored(self) -> Average:
+        """θ and statistics of the network that is scored and shipped."""
+        return self.average or Average(self.posterior.theta.floats(), self.stats)
 
     @property
     def start(self) -> Theta:
@@ -65,6 +75,21 @@ class MaskState:
         """Return the posterior after a round that brought so many masks (Algorithm 2)."""
         reset = kept == UNIT and reset_due(self.round + 1, self.updated, reset_every)
         return self.posterior.updated(ones, masks, lam0=lam0, reset=reset, kept=kept)
+
+    def to_arrays(self) -> Arrays:
+        """Return it for a checkpoint."""
+        numbers = np.array([self.round, self.updated, self.posterior.total, self.posterior.learned])
+        average = self.average.to_arrays() if self.average else {}
+        arrays = {"mask_state": numbers, "ones": self.posterior.ones, "stats": self.stats, **average}
+        return {**arrays, **self.history.to_arrays()}
+
+    @classmethod
+    def from_arrays(cls, arrays: Arrays, writer: DownlinkWriter, seed: int, lam0: int) -> MaskState:
+        """Return the state of a checkpoint of the run with this seed and prior."""
+        round, updated, total, learned = arrays["mask_state"].tolist()
+        posterior, stats = Posterior(arrays["ones"], total, lam0 if learned else 1, bool(learned)), arrays["stats"]
+        history = History.from_arrays(arrays, writer, Content(seed, round + 1, posterior, stats))
+        return cls(round, posterior, stats, updated, history, average=read_average(arrays))
 
 
 @dataclass(frozen=True)
