@@ -26,7 +26,7 @@ FIRST = {"rounds": 12.0, "balanced": 4.8, "bits": 3.2}
 """How far a score can go in the first round at least, if θ starts at 0 or 1: it has to cross from its clamp then."""
 FADE = {"rounds": 5.0, "balanced": 12.0}
 """The rate falls as 1/√(1 + (t − 1)/T): it halves the bits, and the expected network learns no less."""
-AVERAGE = 0.25
+AVERAGE = 0.125
 """The share of the rounds so far whose mean θ becomes the mask."""
 AHEAD = 0.6
 """How far clients start ahead of a broadcast, as a share of what changed since the one before."""
