@@ -99,13 +99,14 @@ def test_where_there_is_no_mean_it_is_refused(settings: list[str], words: str) -
     ("given", "share"),
     [
         ([], 0.125),
+        (["clients.sampled=5"], 0.25),
         (['evaluation.at="clients"'], 0.0),
         (['fedpm.effort="paper"'], 0.0),
         (['algorithm="fedavg"'], 0.0),
         (['algorithm="frl"'], 0.0),
     ],
 )
-def test_fedpm_ships_the_mean_of_an_eighth_unless_clients_score(given: list[str], share: float) -> None:
+def test_fedpm_ships_a_mean_unless_clients_score(given: list[str], share: float) -> None:
     assert configs.resolved(configs.load("quickstart", given)).average == share
 
 

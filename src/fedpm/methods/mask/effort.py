@@ -26,8 +26,9 @@ FIRST = {"rounds": 12.0, "balanced": 4.8, "bits": 3.2}
 """How far a score can go in the first round at least, if θ starts at 0 or 1: it has to cross from its clamp then."""
 FADE = {"rounds": 5.0, "balanced": 12.0}
 """The rate falls as 1/√(1 + (t − 1)/T): it halves the bits, and the expected network learns no less."""
-AVERAGE = 0.125
-"""The share of the rounds so far whose mean θ becomes the mask."""
+AVERAGE, RESTLESS = 0.125, 0.25
+"""The share of the rounds so far whose mean θ becomes the mask; and where not all clients take part, so that rounds
+differ more."""
 AHEAD = 0.6
 """How far clients start ahead of a broadcast, as a share of what changed since the one before."""
 PAPER = 0.1
@@ -127,8 +128,11 @@ def lookahead(settings: Mapping[str, Any]) -> float:
 
 def average(settings: Mapping[str, Any]) -> float:
     """Return the share of the rounds whose mean is shipped: clients that score a network know the last round alone."""
-    ours = settings["fedpm.effort"] != "paper" and settings["model.weights"] == "random"
-    return AVERAGE if ours and settings["evaluation.at"] == "server" else 0.0
+    if settings["fedpm.effort"] == "paper" or settings["model.weights"] != "random":
+        return 0.0
+    if settings["evaluation.at"] != "server":
+        return 0.0
+    return AVERAGE if _per_round(settings) == settings["clients.total"] else RESTLESS
 
 
 def _per_round(settings: Mapping[str, Any]) -> int:
