@@ -103,6 +103,8 @@ def test_where_there_is_no_mean_it_is_refused(settings: list[str], words: str) -
         (['evaluation.at="clients"'], 0.0),
         (['fedpm.effort="paper"'], 0.0),
         (['algorithm="fedavg"'], 0.0),
+        (['algorithm="fedavg"', "clients.sampled=5"], 0.25),
+        (['algorithm="fedavg"', "clients.sampled=5", 'evaluation.at="clients"'], 0.0),
         (['algorithm="frl"'], 0.0),
     ],
 )

@@ -43,6 +43,11 @@ def check_form(form: int, wanted: int, others: str) -> None:
         raise WireError(f"upload of form {form} instead of {wanted}{others}")
 
 
+def per_round(settings: Mapping[str, Any]) -> int:
+    """Return how many clients take part in a round, of all settings by key."""
+    return int(settings["clients.sampled"] or round((settings["clients.rho"] or 1.0) * settings["clients.total"]))
+
+
 Arrays = dict[str, npt.NDArray[Any]]
 """A state as a checkpoint holds it."""
 

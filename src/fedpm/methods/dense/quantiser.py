@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
 from pydantic import Field
 
+from fedpm.methods.averaging import restless
 from fedpm.methods.base import Ingredients
 from fedpm.registry import MethodSpec, Settings, register, setting
 from fedpm.rng import Streams
@@ -89,7 +90,7 @@ TUNED = {
     "local.lr_fade": 5.0,
     "local.adam_beta1": lambda settings: "auto" if settings["model.weights"] == "random" else 0.9,
     "dense.server_decay": 1.0,
-    "average": 0.0,
+    "average": restless,
 }
 """What ``auto`` means, unless a method says otherwise."""
 

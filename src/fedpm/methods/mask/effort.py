@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from fedpm.aggregation.flip_filter import FEWEST
 from fedpm.errors import ConfigError
+from fedpm.methods.averaging import restless
+from fedpm.methods.base import per_round
 from fedpm.registry import CODERS, Settings, setting
 
 if TYPE_CHECKING:
@@ -26,9 +28,8 @@ FIRST = {"rounds": 12.0, "balanced": 4.8, "bits": 3.2}
 """How far a score can go in the first round at least, if θ starts at 0 or 1: it has to cross from its clamp then."""
 FADE = {"rounds": 5.0, "balanced": 12.0}
 """The rate falls as 1/√(1 + (t − 1)/T): it halves the bits, and the expected network learns no less."""
-AVERAGE, RESTLESS = 0.125, 0.25
-"""The share of the rounds so far whose mean θ becomes the mask; and where not all clients take part, so that rounds
-differ more."""
+AVERAGE = 0.125
+"""The share of the rounds so far whose mean θ becomes the mask, where all clients take part."""
 AHEAD = 0.6
 """How far clients start ahead of a broadcast, as a share of what changed since the one before."""
 PAPER = 0.1
@@ -69,11 +70,11 @@ def coder(settings: Mapping[str, Any]) -> str:
 
 def rule(settings: Mapping[str, Any]) -> str:
     """Return the rule that folds masks: one that leaves lies out, where there are clients enough to compare."""
-    per_round = _per_round(settings)
+    clients = per_round(settings)
     hides = settings["codec"] != "auto" and getattr(CODERS[settings["codec"]], "secure", False)  # single uploads
-    if per_round < FEWEST or hides:
+    if clients < FEWEST or hides:
         return "mean"
-    return "peer-filter" if per_round <= PEERS else "flip-filter"
+    return "peer-filter" if clients <= PEERS else "flip-filter"
 
 
 def rate(settings: Mapping[str, Any]) -> float | str:
@@ -99,12 +100,12 @@ def discount(settings: Mapping[str, Any]) -> float:
         return 0.0  # γ was chosen
     if settings["fedpm.effort"] == "paper":
         return 0.0
-    return 0.5 if _per_round(settings) < settings["clients.total"] else 0.0
+    return 0.5 if per_round(settings) < settings["clients.total"] else 0.0
 
 
 def epsilon(settings: Mapping[str, Any]) -> float:
     """Return Adam's ε as a share of a layer's gradients: the few clients of a round leave what others need in place."""
-    few = _per_round(settings) < settings["clients.total"]
+    few = per_round(settings) < settings["clients.total"]
     return 1.0 if few and settings["fedpm.effort"] == "rounds" and settings["model.weights"] == "random" else 0.0
 
 
@@ -122,7 +123,7 @@ def whiten(settings: Mapping[str, Any]) -> bool:
 
 def lookahead(settings: Mapping[str, Any]) -> float:
     """Return how far clients start ahead: not at all where many come back late, who would be told twice as much."""
-    every = _per_round(settings) == settings["clients.total"]
+    every = per_round(settings) == settings["clients.total"]
     return AHEAD if every and settings["fedpm.effort"] != "paper" and settings["model.weights"] == "random" else 0.0
 
 
@@ -130,13 +131,7 @@ def average(settings: Mapping[str, Any]) -> float:
     """Return the share of the rounds whose mean is shipped: clients that score a network know the last round alone."""
     if settings["fedpm.effort"] == "paper" or settings["model.weights"] != "random":
         return 0.0
-    if settings["evaluation.at"] != "server":
-        return 0.0
-    return AVERAGE if _per_round(settings) == settings["clients.total"] else RESTLESS
-
-
-def _per_round(settings: Mapping[str, Any]) -> int:
-    return int(settings["clients.sampled"] or round((settings["clients.rho"] or 1.0) * settings["clients.total"]))
+    return 0.0 if settings["evaluation.at"] == "clients" else restless(settings) or AVERAGE
 
 
 def fade(settings: Mapping[str, Any]) -> float:
