@@ -45,7 +45,9 @@ def averaged(before: Average | None, values: Vector, stats: Vector, *, share: fl
     newest = np.float32(min(1.0, 1 / (share * round)))
     if before is None or newest == 1:
         return Average(values, stats)
-    return Average(before.values + newest * (values - before.values), before.stats + newest * (stats - before.stats))
+    with np.errstate(over="ignore", invalid="ignore"):  # weights that diverged
+        moved, shifted = newest * (values - before.values), newest * (stats - before.stats)
+        return Average(before.values + moved, before.stats + shifted)
 
 
 def read_average(arrays: Arrays) -> Average | None:
